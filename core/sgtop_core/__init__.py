@@ -1,0 +1,1 @@
+"""From events to answers: one clock, steps, gaps, windows, findings, recordings."""

@@ -1,0 +1,234 @@
+"""The snapshot: everything a screen, a JSON line or a report shows, immutable, four times a second.
+
+A snapshot is a function of the events and of the chosen window; nothing in it is measured here. ``None``
+means "not known" and is never replaced by 0. Milliseconds, seconds and bytes stand in the names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+SCHEMA = 1
+"""Version of the JSON output; goes up when a field changes its meaning or goes away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The server that is watched."""
+
+    port: int | None
+    model: str | None
+    sglang_version: str | None
+    tp: int | None
+    dp: int | None
+    pp: int | None
+    ep: int | None = None
+    host: str = "127.0.0.1"
+    pid: int | None = None
+    device: str | None = None
+    ranks_elsewhere: tuple[str, ...] = ()
+    """Labels of ranks that are not on this host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attach:
+    """How sgtop is attached. ``state``: connecting, starting, live, lost, waiting, hung, agentless, replay."""
+
+    way: str | None
+    state: str
+    message: str = ""
+    """In words: why it is not live, or what would make it better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantiles:
+    """Quantiles over the window; the unit stands in the field that holds it."""
+
+    count: int
+    p50: float | None
+    p99: float | None
+    max: float | None
+    total: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """Steps of one forward mode in the window."""
+
+    steps: int
+    steps_per_s: float
+    tokens_per_s: float | None
+    batch_p50: float | None
+    batch_max: int | None
+    step_ms: Quantiles
+    """Length of run_batch's step: from its entry to the next step's entry when work was waiting, else its own."""
+    gpu_ms: Quantiles | None
+    graph_share: float | None
+    """Share of steps whose target forward replayed a CUDA graph, 0 to 1."""
+    cached_tokens_per_s: float | None = None
+    hit_ratio: float | None = None
+    """EXTEND and MIXED: cached ÷ (cached + computed) prompt tokens."""
+    series: tuple[float | None, ...] = ()
+    """Step p50 in ms over the window, oldest first, for a sparkline; None where no step ran."""
+    rate_series: tuple[float | None, ...] = ()
+    """tokens/s over the window, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """Forwards of one (runner, mode) in the window."""
+
+    runner: str
+    mode: str
+    count: int
+    host_ms: Quantiles
+    gpu_ms: Quantiles | None
+    graph_share: float | None
+    tokens_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Log-scaled. ``edges_ms`` has one more element than ``counts``."""
+
+    edges_ms: tuple[float, ...]
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepGaps:
+    """Time between the end of one forward and the start of the next, and its causes."""
+
+    quantiles_ms: Quantiles
+    label: str
+    """``gpu`` between forwards on the GPU (event based); ``host`` on the main thread, where there is no GPU."""
+    causes_ms: Mapping[str, float] = field(default_factory=dict)
+    """Cause → ms in the window; the parts sum to ``quantiles_ms.total``."""
+    histogram: Histogram | None = None
+    busy_share: float | None = None
+    """Share of the window inside forwards, 0 to 1 (union of intervals)."""
+    by_mode: Mapping[str, Quantiles] = field(default_factory=dict)
+    """Gaps before steps of a mode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One slice of the mode strip: what the rank did for most of it."""
+
+    mode: str | None
+    """A ForwardMode name, ``idle``, ``paused``; None where nothing is known (not attached yet, lost)."""
+    eager: bool = False
+    """A decode or verify step that could have been a graph ran eager."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Queue figures, at most 20 times a second; None not known."""
+
+    running: int | None
+    waiting: int | None
+    grammar: int | None = None
+    oldest_wait_s: float | None = None
+    retracted: int | None = None
+    pd: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GC:
+    """Python garbage collections on the main thread in the window."""
+
+    count: int
+    total_ms: float
+    max_ms: float | None
+    by_generation: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One scheduler process."""
+
+    rank: str
+    """Label such as ``TP0`` or ``DP1 TP0``."""
+    pid: int | None
+    state: str
+    """live, starting, hung, lost, elsewhere, agentless"""
+    message: str
+    last_step: int | None
+    """forward_ct of the last step seen."""
+    last_step_age_s: float | None
+    modes: Mapping[str, Mode]
+    forwards: tuple[Forward, ...]
+    stages_s: Mapping[str, float]
+    """Exclusive seconds of the main thread in the window, by SGLang's stage name."""
+    queue: Queue
+    kv_usage: float | None
+    gaps: StepGaps | None
+    gc: GC | None
+    strip: tuple[Cell, ...] = ()
+    """The last seconds, oldest first; ``Snapshot.strip_cell_s`` is the width of a cell."""
+    graph_max_bs: int | None = None
+    cpu_share: float | None = None
+    """CPU of the scheduler process, 1.0 = one core."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """What sgtop costs, measured."""
+
+    hook_us_p50: float | None
+    hook_us_p99: float | None
+    client_cpu_share: float | None
+    """sgtop's own process, 1.0 = one core."""
+    agent_cpu_share: float | None = None
+    """The agent's threads, 1.0 = one core, worst rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """A finding: one sentence with its evidence and a line that can be pasted."""
+
+    id: str
+    severity: str
+    """info, warning, critical"""
+    since: float
+    """Unix seconds."""
+    rank: str | None
+    title: str
+    evidence: str
+    next: str
+    active: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A helper process of the server: tokenizer (the HTTP server's process), detokenizer, DP controller."""
+
+    role: str
+    pid: int
+    cpu_share: float | None
+    rss_bytes: int | None
+    threads: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One look at the server."""
+
+    time: float
+    """Unix seconds."""
+    mono_ns: int
+    window_s: float
+    """Chosen window; ``covered_s`` of it is filled."""
+    covered_s: float
+    server: Server
+    attach: Attach
+    ranks: tuple[Rank, ...]
+    overhead: Overhead
+    lost: Mapping[str, int]
+    """Table → rows lost since attaching, all ranks."""
+    alerts: tuple[Alert, ...]
+    processes: tuple[Process, ...] = ()
+    strip_cell_s: float = 0.08
+    log: tuple[str, ...] = ()
+    """Latest notes and audit lines, newest last."""

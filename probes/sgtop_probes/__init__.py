@@ -1,0 +1,1 @@
+"""What sgtop reads from the host: servers, processes, attach, kernel scheduling, GPUs, HTTP."""
