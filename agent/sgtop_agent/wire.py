@@ -56,7 +56,7 @@ HELLO_AGENT: dict[str, str] = {
     "caps": "list of str: step, stage, gc, queue, forward, gpu-events, graph, nvtx, kernels, switches, …",
     "modes": "map: name of a ForwardMode member → its number in this version",
     "stages": "list of str; the number in a stage row is an index into it",
-    "graph": "map: decode_max_bs (largest captured decode batch), decode, prefill, verify, draft: bool; null unknown",
+    "graph": "map: decode_max_bs (largest captured decode batch), decode, prefill, verify, draft: bool|null",
     "args": "map: what findings need of the server's arguments (names of this version → values)",
     "clock": "map: mono_ns, real_ns, read together",
 }
@@ -397,8 +397,11 @@ def _document() -> str:
 
     doc = (__doc__ or "").strip()
     lines = ["# Wire format", "", f"Protocol {PROTOCOL}. Made from `sgtop_agent/wire.py`; do not edit.", "", doc, ""]
-    lines += [f"Longest frame: {MAX_FRAME} bytes. Heartbeat every {HEARTBEAT_S:g} s; a silent client is dropped "
-              f"after {CLIENT_TIMEOUT_S:g} s.", ""]
+    lines += [
+        f"Longest frame: {MAX_FRAME} bytes. Heartbeat every {HEARTBEAT_S:g} s; a silent client is dropped "
+        f"after {CLIENT_TIMEOUT_S:g} s.",
+        "",
+    ]
     lines += ["## Kinds", "", *table(KINDS, "kind"), "## Agent's hello", "", *table(HELLO_AGENT, "field")]
     lines += ["## stat", "", *table(STAT, "field")]
     for name, cols in TABLES.items():
