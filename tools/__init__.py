@@ -1,0 +1,1 @@
+"""What the repository needs beside sgtop: real SGLang servers for tests, benches, the demo. Standard library only."""

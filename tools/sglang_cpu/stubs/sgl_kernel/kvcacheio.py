@@ -1,0 +1,14 @@
+"""Imported on the CPU by SGLang 0.5.12.post1 and older, for transfers of the hierarchical cache; plain serving has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn
+
+from sgl_kernel import missing
+
+
+def __getattr__(name: str) -> Callable[..., NoReturn]:
+    if name.startswith("transfer_"):
+        return missing(name)
+    raise AttributeError(name)
