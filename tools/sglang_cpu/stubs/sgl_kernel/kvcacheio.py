@@ -1,4 +1,4 @@
-"""Imported on the CPU by SGLang 0.5.12.post1 and older, for transfers of the hierarchical cache; plain serving has none."""
+"""Imported on the CPU by SGLang 0.5.12.post1 and older, for the hierarchical cache; plain serving calls none."""
 
 from __future__ import annotations
 
