@@ -23,6 +23,12 @@ from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """In a child, before exec: get this signal when the thread that started it ends, however that happens."""
+    _libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 class Kept:
@@ -137,8 +143,7 @@ def _end(pid: int, status: int | None, grace_s: float) -> int:
 
 
 def _main(owner: int, grace_s: float, log: str, command: Sequence[str]) -> int:
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -153,8 +158,7 @@ def _main(owner: int, grace_s: float, log: str, command: Sequence[str]) -> int:
     signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def in_child() -> None:
-        # If the keeper itself is killed, its command must not live on.
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        die_with_parent()
         os.setpgid(0, 0)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
