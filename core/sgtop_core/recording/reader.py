@@ -1,0 +1,160 @@
+"""Reading a recording: its entries in order, whole or from a moment on, whatever happened to the file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+from . import chunk, container
+from .chunk import Entry
+from .errors import DamagedChunk, RecordingError
+
+
+class Recording:
+    """An open recording. Iterate it for its entries; damage is skipped and counted, never raised.
+
+    Raises:
+        RecordingError: not a recording, one of a newer sgtop, or one without a single sound second.
+    """
+
+    def __init__(self, source: str | os.PathLike[str] | BinaryIO) -> None:
+        if isinstance(source, (str, os.PathLike)):
+            self.name = str(source)
+            try:
+                self._file: BinaryIO = Path(source).open("rb")
+            except OSError as e:
+                raise RecordingError(f"{self.name} cannot be read", e.strerror or str(e)) from e
+        else:
+            self.name = getattr(source, "name", "the recording")
+            self._file = source
+        try:
+            self._size = self._file.seek(0, os.SEEK_END)
+            container.check_head(self._file, self.name)
+            self.meta: dict[str, Any] = container.read_meta(self._file, self._size)
+            index = container.read_index(self._file, self._size)
+            self.complete = index is not None
+            """The recorder ended it; else it was broken off (killed, disk full) or is still being written."""
+            self.damage = 0
+            """Stretches that could not be read, so far."""
+            if index is not None:
+                self.chunks = index
+            else:
+                self.chunks, self.damage = container.scan(self._file, self._size)
+        except BaseException:
+            self.close()
+            raise
+        if not self.chunks:
+            self.close()
+            raise RecordingError(f"{self.name} holds no data", "it ends before its first second was written")
+
+    @property
+    def start_ns(self) -> int:
+        """CLOCK_MONOTONIC of the first entry, on the recorded host."""
+        return self.chunks[0].first_ns
+
+    @property
+    def end_ns(self) -> int:
+        """CLOCK_MONOTONIC of the last entry."""
+        return max(c.last_ns for c in self.chunks)
+
+    @property
+    def seconds(self) -> float:
+        """Length of the recording."""
+        return (self.end_ns - self.start_ns) / 1e9
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._size
+
+    def __iter__(self) -> Iterator[Entry]:
+        """All entries, in the order in which the session took them in."""
+        return self.entries()
+
+    def entries(self, from_ns: int | None = None) -> Iterator[Entry]:
+        """Entries from the chunk that holds ``from_ns`` on; what a reader must know first (hellos) comes first.
+
+        After a damaged chunk the hellos come again, as the damage may have held them.
+        """
+        first = 0
+        if from_ns is not None:
+            first = max((i for i, c in enumerate(self.chunks) if c.first_ns <= from_ns), default=0)
+        want_sticky = True
+        for i in range(first, len(self.chunks)):
+            try:
+                entries, sticky = self._chunk(i)
+            except DamagedChunk:
+                self.damage += 1
+                want_sticky = True
+                continue
+            if want_sticky:
+                if i > 0 and not sticky:
+                    sticky = self._sticky_before(i)
+                yield from sticky
+                want_sticky = False
+            yield from entries
+
+    def _chunk(self, i: int) -> tuple[list[Entry], list[Entry]]:
+        ref = self.chunks[i]
+        found = container.read_chunk(self._file, ref.offset, self._size)
+        if found is None or found[0].kind != container.ENTRIES:
+            raise DamagedChunk("a chunk of the recording is damaged", "its checksum does not fit")
+        return chunk.decode(found[1])
+
+    def _sticky_before(self, i: int) -> list[Entry]:
+        """What was sticky when chunk ``i`` began: the latest list before it, brought up to date."""
+        for j in range(i, -1, -1):
+            try:
+                entries, sticky = self._chunk(j)
+            except DamagedChunk:
+                continue
+            if sticky or j == 0:
+                keep = Sticky()
+                for e in (*sticky, *(entries if j < i else ())):
+                    keep.see(e)
+                for k in range(j + 1, i):
+                    try:
+                        for e in self._chunk(k)[0]:
+                            keep.see(e)
+                    except DamagedChunk:
+                        continue
+                return keep.entries()
+        return []
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> Recording:
+        """The recording itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        """Close the file."""
+        self.close()
+
+
+STICKY_KINDS = frozenset({"hello"})
+"""Frame kinds whose latest of each source a reader must know; also any frame with a ``sticky`` field (its slot)."""
+
+
+class Sticky:
+    """Keeps the latest sticky entry of each source and slot."""
+
+    def __init__(self) -> None:
+        self._latest: dict[tuple[str, str], Entry] = {}
+
+    def see(self, entry: Entry) -> None:
+        """Keep ``entry`` if it is sticky."""
+        kind = entry.frame.get("k")
+        slot = kind if kind in STICKY_KINDS else entry.frame.get("sticky")
+        if isinstance(slot, str):
+            self._latest.pop((entry.source, slot), None)  # so that the order stays the order of arrival
+            self._latest[entry.source, slot] = entry
+
+    def entries(self) -> list[Entry]:
+        """The latest of each, in the order of arrival."""
+        return list(self._latest.values())

@@ -1,0 +1,215 @@
+"""The recorder: takes what the session takes in, on its own thread, into a file and a ring of the last minutes."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sgtop_agent import wire
+
+from . import chunk
+from .chunk import Entry
+from .errors import RecordingError
+from .reader import Sticky
+from .writer import FileWriter
+
+CHUNK_S = 0.8
+"""A chunk's length. Under a second with the time to pack it, so that a crash costs at most the last second."""
+QUEUE_BYTES = 64 * 1024 * 1024
+"""Frames that may wait for the recorder's thread; more are dropped and counted."""
+STICKY_EVERY = 32
+"""Chunks between two that carry the hellos again, so that damage and seeking never lose them."""
+_PLAIN_BYTES = 512
+"""What a frame without columns is taken to weigh in the queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecorderState:
+    """What a screen shows of the recorder."""
+
+    path: str | None
+    """The file being written; None when only the ring runs."""
+    seconds: float
+    bytes: int
+    ring_seconds: float
+    ring_bytes: int
+    lost: int
+    """Frames that did not fit the queue."""
+    error: str = ""
+    """In words, why the file ended before it was asked to."""
+
+
+@dataclass(slots=True)
+class _Packed:
+    body: bytes
+    first_ns: int
+    last_ns: int
+    entries: int
+    sticky: tuple[Entry, ...]
+    """What was sticky when this chunk began."""
+
+
+class Recorder:
+    """``tap`` it from the session's thread; it never blocks, raises or grows without bound there.
+
+    Args:
+        ring_s: seconds of the past to keep in memory for :meth:`save`; 0 keeps none.
+        meta: what a recording says of itself (server, host, versions); a function, as it is known only when attached.
+        on_line: called on the recorder's thread with a line worth showing (the disk is full).
+        clock: CLOCK_MONOTONIC ns.
+    """
+
+    def __init__(
+        self,
+        *,
+        ring_s: float = 0.0,
+        meta: Callable[[], dict[str, Any]] = dict,
+        on_line: Callable[[str], None] | None = None,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._ring_ns = int(ring_s * 1e9)
+        self._meta = meta
+        self._on_line = on_line
+        self._clock = clock
+        self._queue: deque[Entry] = deque()
+        self._room = QUEUE_BYTES
+        self._lost = 0
+        self._lock = threading.Lock()  # guards the queue's count only: held for a few instructions
+        self._work = threading.RLock()  # guards file and ring: taken by the recorder's thread and by start/stop/save
+        self._ring: deque[_Packed] = deque()
+        self._ring_bytes = 0
+        self._sticky = Sticky()
+        self._since_sticky = 0
+        self._file: FileWriter | None = None
+        self._started_ns = 0
+        self._error = ""
+        self._wake = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="sgtop-recorder", daemon=True)
+        self._thread.start()
+
+    def tap(self, source: str, frame: wire.Frame, mono_ns: int) -> None:
+        """Take one frame, as it goes to the model. Microseconds; safe from any thread."""
+        cols = frame.get("c")
+        n = frame.get("n")
+        weight = 8 * n * len(cols) if isinstance(n, int) and isinstance(cols, dict) else _PLAIN_BYTES
+        with self._lock:
+            if weight > self._room:
+                self._lost += 1
+                return
+            self._room -= weight
+            self._queue.append(Entry(source, mono_ns, frame))
+
+    def start(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Record to ``path`` from now on.
+
+        Raises:
+            RecordingError: it cannot be made, or a recording is running.
+        """
+        with self._work:
+            if self._file is not None:
+                raise RecordingError(f"a recording runs already: {self._file.path}")
+            self._pack()  # what came before belongs to the ring only
+            self._file = FileWriter(path, self._meta(), overwrite=overwrite)
+            self._error, self._since_sticky, self._started_ns = "", 0, self._clock()
+
+    def stop(self) -> str | None:
+        """End the file; its path, or None where none was written."""
+        with self._work:
+            self._pack()
+            file, self._file = self._file, None
+            if file is None:
+                return None
+            file.close()
+            return str(file.path)
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> str:
+        """Write the ring, up to this moment, to ``path``; it goes on.
+
+        Raises:
+            RecordingError: no ring, an empty one, or a file that cannot be written.
+        """
+        with self._work:
+            self._pack()
+            if not self._ring:
+                raise RecordingError("there is nothing to save yet", "" if self._ring_ns else "the ring is off (--ring 0)")
+            kept = list(self._ring)
+        # The first chunk must tell what was known before it: pack it anew with its sticky entries.
+        first = kept[0]
+        entries, _ = chunk.decode(first.body)
+        body = chunk.encode(entries, first.sticky)
+        file = FileWriter(path, self._meta(), overwrite=overwrite)
+        file.add(body, first.first_ns, first.last_ns, first.entries)
+        for p in kept[1:]:
+            file.add(p.body, p.first_ns, p.last_ns, p.entries)
+        file.close()
+        return str(file.path)
+
+    def state(self) -> RecorderState:
+        """Now; cheap enough for every snapshot."""
+        file, ring = self._file, self._ring
+        try:
+            ring_s = (ring[-1].last_ns - ring[0].first_ns) / 1e9
+        except IndexError:
+            ring_s = 0.0
+        return RecorderState(
+            path=str(file.path) if file else None,
+            seconds=(self._clock() - self._started_ns) / 1e9 if file else 0.0,
+            bytes=file.size if file else 0,
+            ring_seconds=ring_s,
+            ring_bytes=self._ring_bytes,
+            lost=self._lost,
+            error=self._error,
+        )
+
+    def close(self) -> None:
+        """End everything; the file, if any, is complete after it."""
+        self._stopping = True
+        self._wake.set()
+        self._thread.join(timeout=10)
+        self.stop()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._wake.wait(CHUNK_S)
+            with self._work:
+                self._pack()
+
+    def _pack(self) -> None:
+        """Turn what waits into a chunk for the file and the ring. ``_work`` is held."""
+        with self._lock:
+            entries, self._queue = self._queue, deque()
+            self._room = QUEUE_BYTES
+        if not entries:
+            return
+        before = tuple(self._sticky.entries())
+        for e in entries:
+            self._sticky.see(e)
+        if self._file is None and not self._ring_ns:
+            return
+        first, last = entries[0].mono_ns, entries[-1].mono_ns
+        carry = before if self._file is not None and self._since_sticky % STICKY_EVERY == 0 else ()
+        self._since_sticky += 1
+        body = chunk.encode(list(entries), carry)
+        if self._file is not None:
+            try:
+                self._file.add(body, first, last, len(entries))
+            except RecordingError as e:
+                self._fail(e)
+        if self._ring_ns:
+            self._ring.append(_Packed(body, first, last, len(entries), before))
+            self._ring_bytes += len(body)
+            while len(self._ring) > 1 and last - self._ring[0].last_ns > self._ring_ns:
+                self._ring_bytes -= len(self._ring.popleft().body)
+
+    def _fail(self, e: RecordingError) -> None:
+        """The file ends here; the session goes on."""
+        self._file = None
+        self._error = f"{e.what}: {e.why}" if e.why else e.what
+        if self._on_line is not None:
+            self._on_line(self._error)
