@@ -1,0 +1,156 @@
+"""The main thread's time line: which stage it is in, as marks that cost two calls each.
+
+A mark is the pair (time, stage that begins then), so a stage lasts until the next mark and stages can neither
+overlap nor leave a hole. Marks go to a flat list with one ``extend`` (which is atomic under the GIL); only the
+agent's thread takes from it.
+
+An idle scheduler may spin 50,000 times a second. While it does, its marks go to ``scratch``, which each idle
+turn throws away; ``marks`` keeps the one mark that began the idle stage. The first turn that finds work puts
+its scratch after it. A paused engine is treated alike, and so is a list that nobody empties: what does not fit
+is thrown away and counted, and the mark HOLE says that the time until the next mark is not known.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from typing import Any
+
+from .wire import STAGES
+
+OTHER = STAGES.index("other")
+IDLE = STAGES.index("idle")
+PAUSED = STAGES.index("paused")
+HOLE = -1
+
+BUSY, QUIET_IDLE, QUIET_PAUSED, FULL = 0, 1, 2, 3
+"""``quiet``: where marks go and why. BUSY: to ``marks``."""
+
+CAPACITY = 64 * 1024
+"""Values (two a mark): about 4 s of a scheduler at 1,000 steps/s, 4 MiB at most."""
+
+mono = time.monotonic_ns
+
+
+class Timeline:
+    """Written by the main thread (``put``, ``begin_turn``, ``rest``, ``wake``), emptied by the agent's."""
+
+    __slots__ = (
+        "_carry",
+        "_last",
+        "cur",
+        "inside_idle",
+        "lost",
+        "marks",
+        "put",
+        "quiet",
+        "scratch",
+        "seen",
+    )
+
+    def __init__(self) -> None:
+        self.marks: list[int] = []
+        self.scratch: list[int] = []
+        self.put: Any = self.marks.extend
+        self.cur = OTHER
+        self.quiet = BUSY
+        self.inside_idle = False
+        self.seen = 0
+        """Time up to which the current idle or paused stage is known to last."""
+        self.lost = 0
+        self._carry: tuple[int, int] | None = None
+        self._last = 0
+
+    # --- main thread -----------------------------------------------------------------------------
+
+    def begin_turn(self, paused: bool) -> None:
+        """A turn of the event loop begins. Called where it receives requests."""
+        self.cur = OTHER
+        quiet = self.quiet
+        if quiet == BUSY:
+            if paused:
+                self.marks.extend((mono(), PAUSED))
+                self._divert(QUIET_PAUSED)
+            elif len(self.marks) > CAPACITY:
+                self.marks.extend((mono(), HOLE))
+                self._divert(FULL)
+        elif quiet == FULL:
+            self.lost += len(self.scratch) // 2
+            self.scratch.clear()
+            if len(self.marks) < CAPACITY // 2:
+                self.wake()
+        elif quiet == QUIET_PAUSED:
+            if paused:
+                self.scratch.clear()
+                self.seen = mono()
+            else:
+                self.wake()
+        elif paused:
+            self.scratch.clear()
+            self.marks.extend((mono(), PAUSED))
+            self._divert(QUIET_PAUSED)
+
+    def rest(self) -> None:
+        """A turn ends idle: forget its marks, the idle stage goes on."""
+        quiet = self.quiet
+        if quiet == QUIET_IDLE:
+            self.scratch.clear()
+        elif quiet == BUSY:
+            self._divert(QUIET_IDLE)
+        self.seen = mono()
+
+    def wake(self) -> None:
+        """Work was found: the marks of this turn count."""
+        if self.quiet != FULL:
+            self.marks.extend(self.scratch)
+        self.scratch.clear()
+        self.quiet = BUSY
+        self.put = self.marks.extend
+
+    def _divert(self, why: int) -> None:
+        self.scratch.clear()
+        self.put = self.scratch.extend
+        self.seen = mono()
+        self.quiet = why
+
+    # --- agent's thread --------------------------------------------------------------------------
+
+    def drain(self, now: int, most: int = 2048) -> tuple[array[int], array[int], array[int], array[int]]:
+        """Take up to ``most`` marks: columns stage, t0, t1 of finished segments, and the times of the marks.
+
+        An idle or paused stage that still lasts is given piece by piece, up to the time it is known to last.
+        ``now`` must have been read before the call.
+        """
+        marks = self.marks
+        n = min(len(marks), 2 * most)
+        chunk = marks[:n]
+        del marks[:n]
+        times, codes = array("q", chunk[0::2]), array("q", chunk[1::2])
+        carry = self._carry
+        t0, stage = array("q"), array("q")
+        if carry is not None:
+            t0.append(carry[0])
+            stage.append(carry[1])
+        t0.extend(times)
+        stage.extend(codes)
+        if not t0:
+            return stage, t0, array("q"), times
+        last = self._last
+        for i in range(min(2, len(t0))):  # an open idle piece may have been given up to a later time
+            if t0[i] < last:
+                t0[i] = last
+        t1 = t0[1:]
+        open_t, open_stage = t0.pop(), stage.pop()
+        if not marks and self.quiet in (QUIET_IDLE, QUIET_PAUSED) and open_stage in (IDLE, PAUSED):
+            until = now if self.inside_idle else self.seen
+            if until > open_t:
+                t0.append(open_t)
+                t1.append(until)
+                stage.append(open_stage)
+                open_t = until
+        self._carry = (open_t, open_stage)
+        self._last = open_t
+        if HOLE in stage:
+            keep = [i for i, s in enumerate(stage) if s != HOLE]
+            stage, t0, t1 = (array("q", [c[i] for i in keep]) for c in (stage, t0, t1))
+        return stage, t0, t1, times
