@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-
 from sgtop_agent import wire
 
 MODES = {"EXTEND": 1, "DECODE": 2, "MIXED": 3, "IDLE": 4}
@@ -62,7 +61,7 @@ class Rank:
         ct = np.arange(self.ct, self.ct + n)
         self.ct += n
         prefill = ct % self.prefill_every == 0 if self.prefill_every else np.zeros(n, bool)
-        seg = np.stack([self._noise(m, s, n) for m, s in zip(MEDIAN_US, SPREAD)], 1)
+        seg = np.stack([self._noise(m, s, n) for m, s in zip(MEDIAN_US, SPREAD, strict=True)], 1)
         # the result waits for the GPU; what the step has left of its period, with the GPU's own jitter
         left = period - seg.sum(1) + (self._rng.normal(0, 6, n) * 1000).astype(np.int64)
         seg[:, 6] += np.maximum(left, 0)
@@ -115,13 +114,15 @@ def _events(table: str, **columns: npt.ArrayLike) -> wire.Frame:
     return wire.unpack(wire.pack(frame)[4:])
 
 
-def stream(ranks: int, seconds: float, *, steps_per_s: int = 1000, gpu: bool = True) -> Iterator[tuple[str, int, wire.Frame]]:
-    """(source, receive time, frame) of ``ranks`` ranks, flushed 20 times a second, hellos first."""
+def stream(
+    ranks: int, seconds: float, *, steps_per_s: int = 1000, gpu: bool = True
+) -> Iterator[tuple[str, wire.Frame, int]]:
+    """(source, frame, receive time) of ``ranks`` ranks, flushed 20 times a second, hellos first."""
     all_ranks = [Rank(i, steps_per_s, gpu) for i in range(ranks)]
     for r in all_ranks:
-        yield f"TP{r.rank}", START, hello(r.rank, gpu=gpu, tp=ranks)
+        yield f"TP{r.rank}", hello(r.rank, gpu=gpu, tp=ranks), START
     for k in range(round(seconds * 20)):
         for r in all_ranks:
             received = max(START + (k + 1) * 50_000_000, r.now) + 400_000 + 31_000 * r.rank
             for frame in r.flush():
-                yield f"TP{r.rank}", received, frame
+                yield f"TP{r.rank}", frame, received

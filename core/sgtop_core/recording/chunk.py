@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import msgpack
 import numpy as np
 import zstandard
-
 from sgtop_agent import wire
 
 from . import columns
@@ -25,6 +24,8 @@ MAX_BODY = 256 * 1024 * 1024
 """Bytes of an unpacked chunk; more is damage, not data."""
 _OWN_BLOCK = 1024
 """Bytes from which a plane gets a zstd block, and so a Huffman table, of its own."""
+_ODD = "surrogateescape"
+"""Names of processes are bytes to Linux; what is not UTF-8 in them comes back as it was."""
 _PLANES = ("p", "i")
 """Fields of a packed column that hold byte planes."""
 _NONE = np.empty(0, dtype=np.int64)
@@ -35,10 +36,10 @@ class Entry(NamedTuple):
 
     source: str
     """A rank's label (``TP0``), or the name of a probe (``sched``, ``gpu``, ``session``, …)."""
-    mono_ns: int
-    """When it was received, CLOCK_MONOTONIC."""
     frame: wire.Frame
     """A frame of the agent's wire, or an event of sgtop's own of the same form."""
+    mono_ns: int
+    """When it was received, CLOCK_MONOTONIC."""
 
 
 @dataclass(slots=True)
@@ -63,7 +64,7 @@ def _columnar(frame: wire.Frame) -> bool:
 
 
 def _plain(v: Any) -> Any:
-    """``v`` with what msgpack does not take (memoryviews, tuples, numpy numbers) turned into what it does."""
+    """``v`` with what msgpack does not take turned into what it does; never fails: a probe's slip is no lost second."""
     if isinstance(v, Mapping):
         return {str(k): _plain(x) for k, x in v.items()}
     if isinstance(v, (list, tuple)):
@@ -72,7 +73,9 @@ def _plain(v: Any) -> Any:
         return bytes(v)
     if isinstance(v, np.generic):
         return v.item()
-    return v
+    if v is None or isinstance(v, (bool, float, str, bytes)) or (isinstance(v, int) and -(1 << 63) <= v < 1 << 64):
+        return v
+    return str(v)
 
 
 def encode(entries: Sequence[Entry], sticky: Sequence[Entry] = ()) -> bytes:
@@ -82,7 +85,7 @@ def encode(entries: Sequence[Entry], sticky: Sequence[Entry] = ()) -> bytes:
     packed: list[_Shape] = []
     plain: list[Any] = []
     seq: list[tuple[int, int, int, int]] = []
-    for source, t, frame in entries:
+    for source, frame, t in entries:
         s = sources.setdefault(source, len(sources))
         if not _columnar(frame):
             seq.append((s, t, 0, 0))
@@ -106,7 +109,7 @@ def encode(entries: Sequence[Entry], sticky: Sequence[Entry] = ()) -> bytes:
     head = {
         "src": list(sources),
         "plain": plain,
-        "sticky": [[e.source, e.mono_ns, _plain(e.frame)] for e in sticky],
+        "sticky": [[e.source, _plain(e.frame), e.mono_ns] for e in sticky],
         "seq": [len(seq), columns.encode(seq_table, lookup)],
     }
     body = [
@@ -123,9 +126,7 @@ def encode(entries: Sequence[Entry], sticky: Sequence[Entry] = ()) -> bytes:
 
 
 def _gather(shape: _Shape) -> columns.Table:
-    table = columns.Table(
-        str(shape.template["e"]), [(s, sum(n for n, _ in parts)) for s, parts in shape.parts.items()]
-    )
+    table = columns.Table(str(shape.template["e"]), [(s, sum(n for n, _ in parts)) for s, parts in shape.parts.items()])
     for name in shape.names:
         raw = b"".join([c[name] for parts in shape.parts.values() for _, c in parts])
         table.columns[name] = np.frombuffer(raw, dtype="<i8").astype(np.int64, copy=False)
@@ -144,7 +145,7 @@ def _lookup(tables: Sequence[columns.Table]) -> columns.Lookup:
         if len(found) != 1:  # two shapes of one table in a chunk (an agent was replaced): predict without
             return _NONE
         t = found[0]
-        for (s, n), start in zip(t.rows, t.starts):
+        for (s, n), start in zip(t.rows, t.starts, strict=True):
             if s == source:
                 return t.columns[column][start : start + n]
         return _NONE
@@ -153,7 +154,7 @@ def _lookup(tables: Sequence[columns.Table]) -> columns.Lookup:
 
 
 def _compress(head: Mapping[str, Any], tables: Sequence[Mapping[str, Any]]) -> bytes:
-    """zstd of one msgpack array, then of the long planes that stand in it as their lengths, in the same order.
+    """Zstd of one msgpack array, then of the long planes that stand in it as their lengths, in the same order.
 
     Each long plane begins a zstd block, so that a column's bytes share one Huffman table of their own.
     """
@@ -168,7 +169,7 @@ def _compress(head: Mapping[str, Any], tables: Sequence[Mapping[str, Any]]) -> b
 
     count, seq = head["seq"]
     head = {**head, "seq": [count, [column(c) for c in seq]]}
-    body = msgpack.packb([head, [{**t, "cols": [column(c) for c in t["cols"]]} for t in tables]])
+    body = msgpack.packb([head, [{**t, "cols": [column(c) for c in t["cols"]]} for t in tables]], unicode_errors=_ODD)
     z = zstandard.ZstdCompressor(level=LEVEL).compressobj()
     out = [z.compress(body)]
     for p in later:
@@ -193,7 +194,7 @@ def decode(body: bytes) -> tuple[list[Entry], list[Entry]]:
 
 def _decode(body: bytes) -> tuple[list[Entry], list[Entry]]:
     raw = _inflate(body)
-    unpacker = msgpack.Unpacker(max_buffer_size=MAX_BODY, strict_map_key=True)
+    unpacker = msgpack.Unpacker(max_buffer_size=MAX_BODY, strict_map_key=True, unicode_errors=_ODD)
     unpacker.feed(raw)
     head, packed = unpacker.unpack()
     at = unpacker.tell()
@@ -229,21 +230,22 @@ def _decode(body: bytes) -> tuple[list[Entry], list[Entry]]:
         tables.append(columns.Table(str(p["f"]["e"]), rows))
         tables[-1] = columns.decode(tables[-1].name, rows, [column(c) for c in p["cols"]], lookup)
         frames[int(p["i"])] = (p["f"], [str(n) for n in p["names"]], tables[-1])
-    cursor = {(i, s): start for i, (_, _, t) in frames.items() for (s, _), start in zip(t.rows, t.starts)}
+    cursor = {(i, s): start for i, (_, _, t) in frames.items() for (s, _), start in zip(t.rows, t.starts, strict=True)}
+    raws = {i: {name: memoryview(t.columns[name].tobytes()) for name in names} for i, (_, names, t) in frames.items()}
     plain = iter(head["plain"])
     entries: list[Entry] = []
-    for s, t, shape, n in zip(*(seq[k].tolist() for k in ("source", "t", "shape", "n"))):
+    for s, t, shape, n in zip(*(seq[k].tolist() for k in ("source", "t", "shape", "n")), strict=True):
         if shape == 0:
-            entries.append(Entry(sources[s], t, dict(next(plain))))
+            entries.append(Entry(sources[s], dict(next(plain)), t))
             continue
-        template, names, table = frames[shape - 1]
+        template, names, _ = frames[shape - 1]
         start = cursor[shape - 1, s]
         cursor[shape - 1, s] = start + n
-        c = {name: memoryview(table.columns[name][start : start + n]).cast("B") for name in names}
+        c = {name: raws[shape - 1][name][8 * start : 8 * (start + n)] for name in names}
         if any(len(v) != 8 * n for v in c.values()):
             raise ValueError("a frame beyond the end of its table")
-        entries.append(Entry(sources[s], t, {**template, "n": n, "c": c}))
-    sticky = [Entry(str(s), int(t), dict(f)) for s, t, f in head["sticky"]]
+        entries.append(Entry(sources[s], {**template, "n": n, "c": c}, t))
+    sticky = [Entry(str(s), dict(f), int(t)) for s, f, t in head["sticky"]]
     return entries, sticky
 
 

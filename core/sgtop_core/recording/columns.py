@@ -213,7 +213,7 @@ def _encode(table: Table, name: str, recipe: Recipe, lookup: Lookup) -> dict[str
     centres = [int(np.partition(p, len(p) // 2)[len(p) // 2]) if len(p) else 0 for p in parts]
     if any(centres):
         out["m"] = centres
-        parts = [p - m for p, m in zip(parts, centres)]
+        parts = [p - m for p, m in zip(parts, centres, strict=True)]
     planes = to_planes(np.concatenate(parts))
     if planes:
         out["p"] = planes
@@ -229,7 +229,7 @@ def _residual(table: Table, r: Recipe, v: Ints, lookup: Lookup) -> tuple[Ints, l
     if r.kind == NEAR:
         rest, index = np.empty_like(v), np.empty_like(v)
         t, _, c = r.ref.partition(".")
-        for (source, n), s in zip(table.rows, starts):
+        for (source, n), s in zip(table.rows, starts, strict=True):
             ref = lookup(t, c, source)
             at = _nearest(ref, v[s : s + n])
             rest[s : s + n] = v[s : s + n] - ref[at]
@@ -238,7 +238,7 @@ def _residual(table: Table, r: Recipe, v: Ints, lookup: Lookup) -> tuple[Ints, l
     before = v if r.kind == DELTA else table.columns[r.ref]
     rest = v.copy()
     rest[1:] -= before[:-1]
-    first = [s for s, (_, n) in zip(starts, table.rows) if n]
+    first = [s for s, (_, n) in zip(starts, table.rows, strict=True) if n]
     heads = [int(x) for x in v[first]]
     rest[first] = 0  # kept apart: one jump between two sources would cost eight planes
     return rest, heads, None
@@ -278,18 +278,18 @@ def _restore(table: Table, rest: Ints, p: Mapping[str, Any], lookup: Lookup) -> 
     if kind == NEAR:
         index = from_planes(p["i"], len(rest))
         t, _, c = ref.partition(".")
-        for (source, n), s in zip(table.rows, starts):
+        for (source, n), s in zip(table.rows, starts, strict=True):
             rest[s : s + n] += lookup(t, c, source)[np.cumsum(index[s : s + n])]
         return rest
     if kind not in (DELTA, AFTER):
         raise ValueError(f"unknown prediction {kind}")
     if kind == AFTER:
         rest[1:] += table.columns[ref][:-1]
-    live = [(s, n) for s, (_, n) in zip(starts, table.rows) if n]
+    live = [(s, n) for s, (_, n) in zip(starts, table.rows, strict=True) if n]
     heads = p["h"]
     if len(heads) != len(live):
         raise ValueError("first values do not fit the sources")
-    for (s, n), head in zip(live, heads):
+    for (s, n), head in zip(live, heads, strict=True):
         rest[s] = head
         rest[s : s + n] = np.cumsum(rest[s : s + n])
     if kind == AFTER:

@@ -78,7 +78,9 @@ def check_head(f: BinaryIO, name: str) -> None:
     raw = f.read(HEAD.size)
     if len(raw) < HEAD.size or raw[:8] != MAGIC:
         why = "it is empty" if not raw else "it does not begin like a recording"
-        raise RecordingError(f"{name} is not a recording of sgtop", why, "sgtop record --attach :PORT -o FILE makes one")
+        raise RecordingError(
+            f"{name} is not a recording of sgtop", why, "sgtop record --attach :PORT -o FILE makes one"
+        )
     version = HEAD.unpack(raw)[1]
     if version > VERSION:
         raise RecordingError(
@@ -103,7 +105,8 @@ def read_chunk(f: BinaryIO, offset: int, size: int) -> tuple[Ref, bytes] | None:
     inner = raw[_CHUNK.size :]
     if len(body) != length or zlib.crc32(body, zlib.crc32(inner)) != crc:
         return None
-    return Ref(offset, *_INNER.unpack(inner), length), body
+    kind, first, last, entries = _INNER.unpack(inner)
+    return Ref(offset, kind, first, last, entries, length), body
 
 
 def _heads(f: BinaryIO, size: int) -> Iterator[Ref | None]:

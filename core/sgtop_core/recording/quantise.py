@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-
 from sgtop_agent import wire
 
 TIME_NS = 1_000
@@ -58,7 +57,7 @@ def quantise(frame: wire.Frame) -> wire.Frame:
         v = np.frombuffer(b"".join(parts), dtype="<i8")
         r = (v + unit // 2) // unit * unit
         np.copyto(r, -1, where=v == -1)
-        raw = memoryview(r).cast("B")
+        raw = memoryview(r.tobytes())
         for i, n in enumerate(have):
             out[n] = raw[i * size : (i + 1) * size]
     return {**frame, "c": out}

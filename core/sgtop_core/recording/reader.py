@@ -24,7 +24,7 @@ class Recording:
         if isinstance(source, (str, os.PathLike)):
             self.name = str(source)
             try:
-                self._file: BinaryIO = Path(source).open("rb")
+                self._file: BinaryIO = Path(source).open("rb")  # noqa: SIM115 (close() is ours)
             except OSError as e:
                 raise RecordingError(f"{self.name} cannot be read", e.strerror or str(e)) from e
         else:

@@ -24,6 +24,8 @@ QUEUE_BYTES = 64 * 1024 * 1024
 """Frames that may wait for the recorder's thread; more are dropped and counted."""
 STICKY_EVERY = 32
 """Chunks between two that carry the hellos again, so that damage and seeking never lose them."""
+SOURCE = "recorder"
+"""Source of the recorder's own entries: ``lost`` (field n), where frames did not fit its queue."""
 _PLAIN_BYTES = 512
 """What a frame without columns is taken to weigh in the queue."""
 
@@ -78,7 +80,7 @@ class Recorder:
         self._clock = clock
         self._queue: deque[Entry] = deque()
         self._room = QUEUE_BYTES
-        self._lost = 0
+        self._lost = self._lost_told = 0
         self._lock = threading.Lock()  # guards the queue's count only: held for a few instructions
         self._work = threading.RLock()  # guards file and ring: taken by the recorder's thread and by start/stop/save
         self._ring: deque[_Packed] = deque()
@@ -103,7 +105,7 @@ class Recorder:
                 self._lost += 1
                 return
             self._room -= weight
-            self._queue.append(Entry(source, mono_ns, frame))
+            self._queue.append(Entry(source, frame, mono_ns))
 
     def start(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Record to ``path`` from now on.
@@ -137,7 +139,9 @@ class Recorder:
         with self._work:
             self._pack()
             if not self._ring:
-                raise RecordingError("there is nothing to save yet", "" if self._ring_ns else "the ring is off (--ring 0)")
+                raise RecordingError(
+                    "there is nothing to save yet", "" if self._ring_ns else "the ring is off (--ring 0)"
+                )
             kept = list(self._ring)
         # The first chunk must tell what was known before it: pack it anew with its sticky entries.
         first = kept[0]
@@ -187,6 +191,9 @@ class Recorder:
             self._room = QUEUE_BYTES
         if not entries:
             return
+        if self._lost > self._lost_told:
+            entries.append(Entry(SOURCE, {"k": "lost", "n": self._lost - self._lost_told}, entries[-1].mono_ns))
+            self._lost_told = self._lost
         before = tuple(self._sticky.entries())
         for e in entries:
             self._sticky.see(e)

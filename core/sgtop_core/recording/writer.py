@@ -29,7 +29,9 @@ class FileWriter:
         try:
             self._file = open(self.path, "wb" if overwrite else "xb", buffering=0)  # noqa: SIM115
         except FileExistsError:
-            raise RecordingError(f"{self.path} is there already", "a recording is never written over", "-f, or another -o")
+            raise RecordingError(
+                f"{self.path} is there already", "a recording is never written over", "-f, or another -o"
+            )
         except OSError as e:
             raise RecordingError(f"{self.path} cannot be written", e.strerror or str(e)) from e
         self._append(container.head() + container.pack_meta(meta))
