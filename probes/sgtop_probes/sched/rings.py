@@ -1,0 +1,79 @@
+"""A set of perf rings and the sleep until one of them fills up."""
+
+from __future__ import annotations
+
+import errno
+import resource
+import select
+from collections.abc import Callable
+from typing import TypeVar
+
+from . import perf
+
+T = TypeVar("T")
+
+MEMORY = 16 * 1024 * 1024
+"""Bytes of rings on one host, all CPUs together, as far as the smallest rings allow."""
+MIN_PAGES, MAX_PAGES = 8, 64
+"""MAX_PAGES leaves room for a second ring in the 516 KiB a CPU that a user may lock (perf_event_mlock_kb)."""
+
+
+def pages_for(cpus: int) -> int:
+    """Pages of a ring (a power of two) on a host with so many CPUs."""
+    want = MEMORY // max(cpus, 1) // perf.PAGE
+    pages = MIN_PAGES
+    while pages * 2 <= min(want, MAX_PAGES):
+        pages *= 2
+    return pages
+
+
+def with_descriptors(make: Callable[[], T]) -> T:
+    """Call ``make``; when the process is out of descriptors, raise its soft limit once and call it again.
+
+    Raises:
+        OSError: what ``make`` raises.
+    """
+    try:
+        return make()
+    except OSError as e:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if e.errno != errno.EMFILE or soft == hard:
+            raise
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        return make()
+
+
+class Waiter:
+    """Sleeps until a ring is past its watermark."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+
+    def add(self, ring: perf.Ring) -> None:
+        """Wake up for this ring too."""
+        self._epoll.register(ring.fd, select.EPOLLIN)
+
+    def remove(self, ring: perf.Ring) -> None:
+        """No more; a ring that is closed needs no call."""
+        try:
+            self._epoll.unregister(ring.fd)
+        except (OSError, ValueError):
+            pass
+
+    def wait(self, timeout_s: float) -> None:
+        """At most ``timeout_s``."""
+        try:
+            ready = self._epoll.poll(timeout_s)
+        except InterruptedError:
+            return
+        for fd, what in ready:
+            if what & (select.EPOLLHUP | select.EPOLLERR):
+                # A thread that ended leaves its event hung up for ever: it would wake us without end.
+                try:
+                    self._epoll.unregister(fd)
+                except OSError:
+                    pass
+
+    def close(self) -> None:
+        """Give the epoll descriptor back."""
+        self._epoll.close()

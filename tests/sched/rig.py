@@ -1,0 +1,104 @@
+"""Victims and competitors to measure: real processes, pinned, with names of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+from sgtop_probes.sched.types import COLUMNS, KINDS, SchedBatch, SchedSource
+
+_NAME = """
+import ctypes, os, sys, time, threading
+ctypes.CDLL(None).prctl(15, sys.argv[1].encode(), 0, 0, 0)
+cpus = {int(c) for c in sys.argv[2].split(",")}
+os.sched_setaffinity(0, cpus)
+print("ready", flush=True)
+"""
+BUSY = _NAME + "while True: pass\n"
+SLEEPY = _NAME + "while True:\n    for _ in range(2000): pass\n    time.sleep(0.0005)\n"
+BURST = _NAME + (
+    "while True:\n    end = time.monotonic() + 0.3\n    while time.monotonic() < end: pass\n    time.sleep(1.7)\n"
+)
+SWITCHY = (
+    _NAME
+    + """
+r, w = os.pipe(); r2, w2 = os.pipe()
+if os.fork() == 0:
+    while True: os.read(r, 1); os.write(w2, b"x")
+while True: os.write(w, b"x"); os.read(r2, 1)
+"""
+)
+THREADS = (
+    _NAME
+    + """
+def spin():
+    end = time.monotonic() + 1.0
+    while time.monotonic() < end: pass
+time.sleep(1.0)
+while True:
+    t = threading.Thread(target=spin); t.start(); t.join()
+"""
+)
+
+
+class Process:
+    """A child in its own process group, gone at the end of the block."""
+
+    def __init__(self, code: str, name: str, cpus: str, prefix: Sequence[str] = ()) -> None:
+        self.name = name
+        self.child = subprocess.Popen(
+            [*prefix, sys.executable, "-I", "-S", "-c", code, name, cpus],
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert self.child.stdout is not None
+        assert self.child.stdout.readline() == b"ready\n"
+        self.child.stdout.close()
+        self.pid = self.child.pid
+
+    def stop(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.child.pid, signal.SIGKILL)
+        self.child.wait()
+
+
+@contextlib.contextmanager
+def running(code: str, name: str, cpus: str, prefix: Sequence[str] = ()) -> Iterator[Process]:
+    p = Process(code, name, cpus, prefix)
+    try:
+        yield p
+    finally:
+        p.stop()
+
+
+def collect(source: SchedSource, seconds: float, every: float = 0.1) -> list[SchedBatch]:
+    """Poll for a while, as a session does; the last poll comes late enough to hold everything of the time."""
+    out, end = [], time.monotonic() + seconds
+    while time.monotonic() < end:
+        source.wait(min(every, max(0.0, end - time.monotonic())))
+        out.append(source.poll())
+    time.sleep(0.005)
+    out.append(source.poll())
+    return out
+
+
+def rows(batches: Sequence[SchedBatch]) -> list[dict[str, int | str]]:
+    """All rows as maps, kind and comm in words."""
+    out: list[dict[str, int | str]] = []
+    for b in batches:
+        for i in range(len(b)):
+            r: dict[str, int | str] = {c: getattr(b, c)[i] for c in COLUMNS}
+            r["kind"] = KINDS[b.kind[i]]
+            r["who"] = b.comms[b.who_comm[i]]
+            out.append(r)
+    return out
+
+
+def within(a: float, b: float, share: float, floor: float = 0.0) -> bool:
+    """Whether two figures agree to a share of the larger one, or to ``floor`` in their own unit."""
+    return abs(a - b) <= max(share * max(abs(a), abs(b)), floor)
