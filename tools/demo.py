@@ -95,7 +95,7 @@ def _show_until_done(running: subprocess.Popen[bytes], what: str) -> None:
     try:
         while True:
             try:
-                running.wait(0.5 if sys.stderr.isatty() else 10)
+                running.wait(0.5)
                 return
             except subprocess.TimeoutExpired:
                 progress(f"{what} ({time.monotonic() - start:.0f} s)")

@@ -78,12 +78,13 @@ class Kept:
         Raises:
             subprocess.TimeoutExpired: it has not by then.
         """
-        return self._keeper.wait(timeout_s)
+        status = self._keeper.wait(timeout_s)
+        self._stdin.close()
+        return status
 
     def stop(self) -> int:
         """End the command and all it started; returns when all of it is gone."""
-        if not self._stdin.closed:
-            self._stdin.close()
+        self._stdin.close()
         return self._keeper.wait()
 
 

@@ -100,8 +100,8 @@ class Client:
         return Answer(
             text=out["text"],
             output_ids=tuple(out.get("output_ids") or ()),
-            prompt_tokens=meta["prompt_tokens"],
-            completion_tokens=meta["completion_tokens"],
+            prompt_tokens=meta.get("prompt_tokens") or 0,  # an aborted one may have no counts
+            completion_tokens=meta.get("completion_tokens") or 0,
             cached_tokens=meta.get("cached_tokens") or 0,
             finish=(meta.get("finish_reason") or {}).get("type", ""),
         )

@@ -67,10 +67,18 @@ class Install:
         return self.venv / "lib" / f"python{PYTHON[0]}.{PYTHON[1]}" / "site-packages"
 
 
+_shown = ("", 0.0)
+
+
 def progress(line: str) -> None:
-    """Show ``line`` on stderr: in place on a terminal, a line each elsewhere."""
-    end = "\x1b[K\r" if sys.stderr.isatty() else "\n"
-    print(line, end=end, file=sys.stderr, flush=True)
+    """Show ``line`` on stderr: in place on a terminal; elsewhere a line each, but one that only counts every 10 s."""
+    global _shown
+    what, now = re.split("[,(]", line)[0], time.monotonic()
+    if sys.stderr.isatty():
+        print(line, end="\x1b[K\r", file=sys.stderr, flush=True)
+    elif line and (what != _shown[0] or now > _shown[1] + 10):
+        print(line, file=sys.stderr, flush=True)
+        _shown = (what, now)
 
 
 def ensure(version: str | None = None, *, say: Say = progress) -> Install:
@@ -246,17 +254,16 @@ def _pip(python: Path, lists: Sequence[Path], *, deps: bool, label: str, say: Sa
             tail.append(line)
             if line.startswith("Collecting"):
                 n += 1
-                state[0] = f"fetching {n}{of}: {line.split()[1]}"
+                state[0] = f"fetching, {n}{of}: {line.split()[1]}"
             elif line.startswith("Installing collected"):
                 state[0] = f"unpacking {line.count(',') + 1} packages"
 
     reader = threading.Thread(target=read, args=(iter(pip.stdout),), daemon=True)
     reader.start()
-    every = 0.5 if sys.stderr.isatty() else 10.0
     try:
         while True:
             try:
-                pip.wait(every)
+                pip.wait(0.5)
                 break
             except subprocess.TimeoutExpired:
                 say(f"{label}: {state[0]} ({time.monotonic() - start:.0f} s)")

@@ -156,9 +156,9 @@ class CpuServer:
         return processes(self.pid, "sglang::scheduler")
 
     def log_tail(self, lines: int = 60) -> str:
-        """The end of the log."""
+        """The end of the log; very long lines (SGLang prints its arguments in one) are cut."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
-        return "\n".join(text.splitlines()[-lines:])
+        return "\n".join(line[:400] for line in text.splitlines()[-lines:])
 
     def kill(self) -> None:
         """SIGKILL to the main process; the keeper ends what it leaves behind."""
