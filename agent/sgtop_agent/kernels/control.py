@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from . import environment, guard, names
 from .cupti import Cupti, CuptiError
 from .environment import Environment
-from .helper import SLOT_BYTES, SLOTS, Helper, NoHelper, obtain
+from .helper import SLOT_BYTES, SLOTS, NoHelper, obtain
 from .profilers import ProfilerHooks
 from .session import Session
 
@@ -32,8 +32,8 @@ class Host(Protocol):
 
     scheduler: Any
 
-    def at_step(self, fn: Callable[[], None]) -> None:
-        """Run ``fn`` once on the scheduler's main thread between two steps."""
+    def at_step(self, fn: Callable[[], None]) -> object:
+        """Run ``fn`` once on the scheduler's main thread between two steps; False if that is not possible now."""
 
     def emit(self, frame: Mapping[str, Any]) -> None:
         """Send a frame to every client."""
@@ -77,7 +77,8 @@ class KernelControl:
         self._mode, self._window_ns, self._period_ns = "off", int(WINDOW_S * 1e9), int(PERIOD_S * 1e9)
         self._session: Session | None = None
         self._hooks: ProfilerHooks | None = None
-        self._phase, self._job = "idle", None  # type: str, _Job | None
+        self._phase = "idle"
+        self._job: _Job | None = None
         self._yielded = False
         self._reason = ""
         self._failed = False
@@ -129,11 +130,8 @@ class KernelControl:
         return {f"{p:x}": name for p, name in names.resolve(good).items()}
 
     def reader_fd(self) -> int | None:
-        """A read-only descriptor of the ring to send to a client, which the caller closes; None: there is no ring."""
-        try:
-            return self._session.helper.reader_fd() if self._session else None
-        except NoHelper:
-            return None
+        """The read-only descriptor of the ring, to send to a client; it stays open here. None: there is no ring."""
+        return self._session.helper.fd if self._session else None
 
     def _settle_wishes(self) -> None:
         mode = max((w[0] for w in self._wishes.values()), key=MODES.index, default="off")
@@ -236,6 +234,11 @@ class KernelControl:
             self._host.emit(self.state())
 
     def _while_yielded(self, now: int) -> None:
+        job, session = self._job, self._session
+        if job is not None and not job.cancel() and not job.done:
+            return  # it runs this very moment
+        if session is not None and session.on:  # queued in the instant of the yield, it ran after the profile
+            session.release(50_000_000)
         if self._phase in ("tracing", "disabling", "settling"):
             self._note_window()
         self._phase, self._job = "idle", None

@@ -151,7 +151,7 @@ class Cupti:
             self._check(f"cuptiActivityDisable({kind})", code)
 
     def buffers_are_zeroed(self, yes: bool) -> None:
-        """Tell CUPTI whether the buffers it gets are zero already, so that it need not clear them on a launching thread.
+        """Tell CUPTI whether its buffers come zeroed, so that it need not clear them on a launching thread.
 
         CUPTI reads it at each request. It must be off again before anyone else (torch's profiler) hands in buffers.
         An old CUPTI without the attribute clears them itself: no error.

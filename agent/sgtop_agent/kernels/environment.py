@@ -12,7 +12,7 @@ _CUPTI = re.compile(r"/libcupti\.so(\.\d+)*$")
 
 
 class Environment:
-    """This process. torch and libraries are only looked up where they already are, never imported or loaded."""
+    """The own process. torch and libraries are only looked up where they already are, never imported or loaded."""
 
     def mapped(self) -> list[str]:
         """Paths of the files that are mapped here, each once. Source: /proc/self/maps."""

@@ -49,7 +49,7 @@ def _library() -> bytes:
 
 
 def _load(data: bytes) -> ctypes.CDLL:
-    """dlopen from a memfd: no file of the server's file system is written or trusted."""
+    """Loads from a memfd: no file of the server's file system is written or trusted."""
     fd = os.memfd_create("sgtop-sgring", os.MFD_CLOEXEC)
     try:
         view = memoryview(data)
@@ -68,7 +68,6 @@ def _declare(lib: ctypes.CDLL) -> None:
     for name, result, args in (
         ("sg_abi", u32, ()),
         ("sg_header_at", ptr, ()),
-        ("sg_fd", i, ()),
         ("sg_bytes", u64, ()),
         ("sg_size", u64, (u32, u64)),
         ("sg_init", i, (i, u32, u64, u32, ptr)),
@@ -89,7 +88,8 @@ class Helper:
 
     def __init__(self, lib: ctypes.CDLL, registry: Any) -> None:
         self._lib = lib
-        self._registry = registry
+        self.fd: int = registry.fd
+        """The ring, read-only, for clients; it belongs to the registry and is never closed."""
         at = lib.sg_header_at()
         self._counters = (ctypes.c_uint64 * len(COUNTERS)).from_address(at + _COUNTERS_AT)
         self.bytes = int(lib.sg_bytes())
@@ -128,46 +128,38 @@ class Helper:
         """End the flush thread; False if it did not end in time."""
         return bool(self._lib.sg_stop(timeout_ms) == 0)
 
-    def reader_fd(self) -> int:
-        """A new read-only descriptor of the ring for a client; the caller closes it.
 
-        The memfd is sealed against new writable mappings where the kernel can; opening it anew read-only covers
-        the rest.
+def _make_ring(lib: ctypes.CDLL, cupti_version: int, strides: Mapping[int, int], slots: int, slot_bytes: int) -> int:
+    """Make and map the ring; returns a read-only descriptor of it, the only one that stays.
 
-        Raises:
-            NoHelper: /proc would not open it.
-        """
-        try:
-            return os.open(f"/proc/self/fd/{self._lib.sg_fd()}", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as e:
-            raise NoHelper(f"cannot open the ring read-only: {e}")
-
-
-def _make_ring(lib: ctypes.CDLL, cupti_version: int, strides: Mapping[int, int], slots: int, slot_bytes: int) -> None:
+    The memfd is sealed against new writable mappings (Linux 5.1 and later), so that no reader can harm it even
+    through /proc/PID/fd.
+    """
     table = (ctypes.c_uint32 * 64)()
     for kind, n in strides.items():
         table[kind] = n
-    fd = os.memfd_create("sgtop-ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fd = -1
     try:
+        fd = os.memfd_create("sgtop-ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, int(lib.sg_size(slots, slot_bytes)))
+        readers = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
         rc = lib.sg_init(fd, slots, slot_bytes, cupti_version, table)
         if rc:
+            os.close(readers)
             raise NoHelper(f"the ring could not be mapped: {os.strerror(-rc)}")
+        try:
+            fcntl.fcntl(fd, _ADD_SEALS, _SEALS)
+        except OSError:
+            pass  # an older kernel: the descriptor is read-only all the same
+        return readers
     except OSError as e:
-        os.close(fd)
         raise NoHelper(f"no memory for the ring: {e}")
-    except NoHelper:
-        os.close(fd)
-        raise
-    try:
-        fcntl.fcntl(fd, _ADD_SEALS, _SEALS)
-    except OSError:
-        pass  # before Linux 5.1: readers get a read-only descriptor all the same
+    finally:
+        if fd >= 0:
+            os.close(fd)
 
 
-def obtain(
-    cupti_version: int, strides: Mapping[int, int], slots: int = SLOTS, slot_bytes: int = SLOT_BYTES
-) -> Helper:
+def obtain(cupti_version: int, strides: Mapping[int, int], slots: int = SLOTS, slot_bytes: int = SLOT_BYTES) -> Helper:
     """The process's helper: the one that an earlier agent left, or a new one with a new ring.
 
     Raises:
@@ -191,9 +183,10 @@ def obtain(
         raise NoHelper(f"sgring.so is not the helper that this sgtop needs: {e}")
     if abi != ABI:
         raise NoHelper(f"sgring.so is of version {abi}, this sgtop needs {ABI}: install sgtop-agent again")
-    _make_ring(lib, cupti_version, strides, slots, slot_bytes)
+    fd = _make_ring(lib, cupti_version, strides, slots, slot_bytes)
     registry = types.ModuleType(REGISTRY, "sgtop's kernel helper; CUPTI holds addresses in it, so it stays.")
     registry.lib = lib  # type: ignore[attr-defined]
     registry.abi = abi  # type: ignore[attr-defined]
+    registry.fd = fd  # type: ignore[attr-defined]
     sys.modules[REGISTRY] = registry
     return Helper(lib, registry)

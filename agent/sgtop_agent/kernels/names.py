@@ -38,7 +38,7 @@ def resolve(pointers: Iterable[int]) -> dict[int, str | None]:
     try:
         fd = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return {p: None for p in list(pointers)[:MAX_POINTERS]}
+        return dict.fromkeys(list(pointers)[:MAX_POINTERS])
     try:
         for pointer in pointers:
             if len(out) >= MAX_POINTERS:
