@@ -1,0 +1,358 @@
+"""The interactive screen: keys, pages, and a snapshot four times a second.
+
+A thread asks the source and posts each snapshot as one message; the app makes one look of it and the board repaints
+what changed. While the last one is not drawn yet no further one is posted: a slow terminal makes the screen slower,
+never the queue longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from rich.style import Style
+from sgtop_core.model.snapshot import Rank, Snapshot
+from textual.app import App, ComposeResult, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.events import Resize
+from textual.message import Message
+from textual.screen import Screen
+from textual.widgets import Input
+
+from . import keys, theme
+from .lines import EMPTY, Line
+from .look import SORTS, Choices, Look
+from .panels import BY_NUMBER, PANELS
+from .screens import pages
+from .screens.page import Page
+from .source import Source
+from .widgets.ascii_filter import AsciiFilter
+from .widgets.board import Board
+
+WINDOWS_S = (5.0, 60.0, 600.0)
+PERIOD_S = 0.25
+"""Seconds between snapshots."""
+
+
+class NewSnapshot(Message):
+    """A snapshot to draw."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        super().__init__()
+        self.snapshot = snapshot
+
+
+class SourceFailed(Message):
+    """The source raised; nothing more will come."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+
+class SgtopApp(App[int]):
+    """The board and its keys.
+
+    Args:
+        source: where snapshots come from; the caller stops it.
+        ascii_only: draw with ASCII.
+        palette: name of a theme in :data:`theme.PALETTES`.
+        window_s: window of all figures at the start.
+        poll: ask the source on a thread; tests feed snapshots themselves.
+        clock: seconds, for the age of a frozen screen.
+    """
+
+    CSS = """
+    Screen { background: $background; }
+    #filter { dock: bottom; height: 1; border: none; padding: 0 1; background: $surface; display: none; }
+    #filter.open { display: block; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(
+            Binding(k.key, k.action, k.label, show=False, priority=k.key == "ctrl+c")
+            for k in keys.KEYS
+            if k.action != "command_palette"
+        ),
+        *(Binding(str(n), f"maximise('{panel.key}')", panel.title, show=False) for n, panel in BY_NUMBER.items()),
+    ]
+    ENABLE_COMMAND_PALETTE = True
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        ascii_only: bool = False,
+        palette: str = "default",
+        window_s: float = WINDOWS_S[0],
+        poll: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        no_color = bool(os.environ.get("NO_COLOR"))
+        super().__init__(ansi_color=True if no_color else None)
+        self.source = source
+        self.failure: BaseException | None = None
+        """What ended the screen, if it was not the reader."""
+        self._plain = no_color
+        self._palette = theme.PALETTES.get(palette, theme.DEFAULT)
+        self._window_s = window_s
+        self._poll = poll
+        self._clock = clock
+        self._choices = Choices(readonly=source.readonly)
+        self._snapshot: Snapshot | None = None
+        self._frozen: tuple[Snapshot, float] | None = None
+        self._look: Look | None = None
+        self._drawn = threading.Event()
+        self._drawn.set()
+        self._ended = threading.Event()
+        if ascii_only:
+            self._filters.append(AsciiFilter())
+        for p in theme.PALETTES.values():
+            self.register_theme(theme.textual_theme(p))
+        self.theme = f"sgtop-{self._palette.name}"
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def compose(self) -> ComposeResult:
+        """The board, and the filter's line when it is open."""
+        yield Board()
+        yield Input(placeholder="part of a rank, a state or a finding; enter keeps it, esc clears it", id="filter")
+
+    def on_mount(self) -> None:
+        """Begin to ask the source."""
+        self.query_one("#filter", Input).can_focus = False
+        self.source.set_window(self._window_s)
+        if self._poll:
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                # The terminal is put back and the server left alone, whoever ends us short of kill -9.
+                loop.add_signal_handler(number, self.action_leave)
+            threading.Thread(target=self._ask, name="sgtop-screen", daemon=True).start()
+
+    def on_unmount(self) -> None:
+        """No more snapshots."""
+        self._ended.set()
+
+    def _ask(self) -> None:
+        """The thread that asks the source; never more than one snapshot ahead of the screen."""
+        last: Snapshot | None = None
+        while not self._ended.wait(0 if last is None else PERIOD_S):
+            if not self._drawn.wait(1.0):
+                continue
+            try:
+                last = self.source.snapshot()
+            except Exception as error:
+                self.post_message(SourceFailed(error))
+                return
+            self._drawn.clear()
+            if not self.post_message(NewSnapshot(last)):
+                return
+
+    def on_source_failed(self, message: SourceFailed) -> None:
+        """End, and let the command say why."""
+        self._end_with(message.error)
+
+    def _end_with(self, error: BaseException) -> None:
+        if self.failure is None:
+            self.failure = error
+        self.exit(return_code=1)
+
+    def _handle_exception(self, error: Exception) -> None:
+        """No traceback reaches a user: the command reports ``failure`` in a line. Tests see the exception itself."""
+        self.failure = self.failure or error
+        if self._poll and not os.environ.get("SGTOP_DEBUG"):
+            self._return_code = 1
+            self._close_messages_no_wait()
+        else:
+            super()._handle_exception(error)
+
+    # --- drawing ----------------------------------------------------------------------------------
+
+    def on_new_snapshot(self, message: NewSnapshot) -> None:
+        """Draw it."""
+        self.feed(message.snapshot)
+        self._drawn.set()
+
+    def feed(self, snapshot: Snapshot) -> None:
+        """Take ``snapshot`` as the newest and draw it, or keep it for later while frozen."""
+        self._snapshot = snapshot
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Draw the newest snapshot, or the frozen one, under the present choices."""
+        snapshot = self._snapshot
+        if self._frozen is not None:
+            snapshot, since = self._frozen
+            self._choices = replace(self._choices, frozen_s=self._clock() - since)
+        elif self._choices.frozen_s is not None:
+            self._choices = replace(self._choices, frozen_s=None)
+        if snapshot is None:
+            return
+        self._look = Look(snapshot, self._choices)
+        with self.batch_update():
+            self.board.show(self._look, self.line_styles, self._stale_styles())
+
+    def on_resize(self, event: Resize) -> None:
+        """Plan anew for the new size."""
+        self.call_after_refresh(self.redraw)
+
+    @property
+    def board(self) -> Board:
+        """The board, below whatever page is open."""
+        return self.screen_stack[0].query_one(Board)
+
+    @property
+    def line_styles(self) -> Mapping[str, Style]:
+        """Style word → style, of the theme."""
+        return theme.plain_styles() if self._plain else theme.styles(self._palette)
+
+    def _stale_styles(self) -> Mapping[str, Style]:
+        return theme.stale_styles(None if self._plain else self._palette)
+
+    # --- actions ----------------------------------------------------------------------------------
+
+    def action_leave(self) -> None:
+        """Quit; the command that opened the screen detaches."""
+        self.exit(return_code=0)
+
+    def action_help(self) -> None:
+        """The help page."""
+        self.push_screen(Page("help", pages.help_lines(self._page_width()), self.line_styles))
+
+    def action_explain(self) -> None:
+        """What the numbers mean."""
+        if self._look is not None:
+            on_screen = sorted(self.board.rects, key=lambda k: (self.board.rects[k].y, self.board.rects[k].x))
+            lines = pages.explain_lines(self._look, on_screen, self._page_width())
+            self.push_screen(Page("what the numbers mean", lines, self.line_styles))
+
+    def _page_width(self) -> int:
+        return min(pages.WIDTH, max(30, self.size.width - 6))
+
+    def action_freeze(self) -> None:
+        """Hold the screen still, or let it go."""
+        if self._frozen is not None:
+            self._frozen = None
+        elif self._snapshot is not None:
+            self._frozen = (self._snapshot, self._clock())
+        self.redraw()
+
+    def action_maximise(self, key: str) -> None:
+        """One panel large; the same key again brings the others back."""
+        self._choose(maximised=None if self._choices.maximised == key else key)
+
+    def action_step_back(self) -> None:
+        """Undo the last of: filter, large panel, chosen rank."""
+        if self._choices.filter or self._filter.has_class("open"):
+            self._filter.value = ""
+            self._close_filter()
+            self._choose(filter="")
+        elif self._choices.maximised is not None:
+            self._choose(maximised=None)
+        elif self._choices.rank is not None:
+            self._choose(rank=None)
+
+    def action_window(self, step: int) -> None:
+        """A longer or shorter window."""
+        at = min(range(len(WINDOWS_S)), key=lambda i: abs(WINDOWS_S[i] - self._window_s))
+        self._window_s = WINDOWS_S[max(0, min(len(WINDOWS_S) - 1, at + step))]
+        self.source.set_window(self._window_s)
+
+    def action_sort(self) -> None:
+        """The next order of rank rows."""
+        at = SORTS.index(self._choices.sort)
+        self._choose(sort=SORTS[(at + 1) % len(SORTS)])
+
+    def action_rank(self, step: int) -> None:
+        """The next rank; before the first and after the last stands `the worst`."""
+        if self._look is None:
+            return
+        labels: list[str | None] = [None, *(rank.rank for rank in self._look.ranks)]
+        at = labels.index(self._choices.rank) if self._choices.rank in labels else 0
+        self._choose(rank=labels[(at + step) % len(labels)])
+
+    def action_copy(self) -> None:
+        """The next step of the worst finding to the clipboard."""
+        alert = next((a for a in self._look.alerts if a.active and a.next), None) if self._look else None
+        if alert is None:
+            self.notify("no finding with a next step", timeout=3)
+            return
+        self.copy_to_clipboard(alert.next)
+        self.notify(f"copied: {alert.next}", timeout=4, markup=False)
+
+    def action_where(self) -> None:
+        """Where the rank's main thread is now."""
+        rank = self._look.focus if self._look is not None else None
+        if rank is None:
+            return
+        self.run_worker(lambda: self._where(rank), thread=True, exclusive=True, exit_on_error=False)
+
+    def _where(self, rank: Rank) -> None:
+        try:
+            reply = self.source.command(rank.rank, "where", {})
+            text = str(reply.get("result") if reply.get("ok") else reply.get("error") or "no answer")
+        except Exception as error:
+            text = str(getattr(error, "what", None) or error or type(error).__name__)
+        lines: list[Line] = [((piece, ""),) for piece in text.splitlines()] or [EMPTY]
+        self.call_from_thread(self.push_screen, Page(f"{rank.rank}: main thread now", lines, self.line_styles))
+
+    # --- filter -----------------------------------------------------------------------------------
+
+    @property
+    def _filter(self) -> Input:
+        return self.screen_stack[0].query_one("#filter", Input)
+
+    def action_filter(self) -> None:
+        """Open the filter's line."""
+        self._filter.can_focus = True
+        self._filter.add_class("open")
+        self._filter.focus()
+
+    def _close_filter(self) -> None:
+        self._filter.remove_class("open")
+        self._filter.can_focus = False
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Filter while it is typed."""
+        self._choose(filter=event.value.strip())
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Keep the filter, close its line."""
+        self._close_filter()
+
+    def _choose(self, **changes: Any) -> None:
+        self._choices = replace(self._choices, **changes)
+        self.redraw()
+
+    # --- themes and palette -----------------------------------------------------------------------
+
+    def set_palette(self, name: str) -> None:
+        """Another theme."""
+        self._palette = theme.PALETTES[name]
+        self.theme = f"sgtop-{name}"
+        self.redraw()
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """Everything that a key does, every panel and every theme, by name."""
+        for key in keys.KEYS:
+            if key.action in ("command_palette", "step_back") or key.key == "ctrl+c":
+                continue
+            yield SystemCommand(key.label.capitalize(), f"{key.help}  [{key.shown}]", self._runner(key.action))
+        for panel in PANELS:
+            yield SystemCommand(
+                f"Panel: {panel.title}", "make this panel large", self._runner(f"maximise('{panel.key}')")
+            )
+        for name in theme.PALETTES:
+            yield SystemCommand(f"Theme: {name}", "colours of the screen", lambda name=name: self.set_palette(name))
+        yield SystemCommand("Screenshot", "save this screen as an SVG file", self.deliver_screenshot)
+
+    def _runner(self, action: str) -> Callable[[], None]:
+        def call() -> None:
+            self.call_later(self.run_action, action)
+
+        return call

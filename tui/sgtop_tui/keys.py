@@ -1,0 +1,70 @@
+"""Every key of the screen: the one list from which bindings, footer, help, palette and docs are made.
+
+``changes`` marks what changes the server: it is drawn differently everywhere and refused under ``--readonly``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from . import fmt
+from .lines import Line, Part
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key."""
+
+    key: str
+    """As Textual names it."""
+    shown: str
+    """As a person reads it."""
+    action: str
+    """Action of the app."""
+    label: str
+    """A word or two for the footer and the palette."""
+    help: str
+    group: str
+    footer: int | None = None
+    """Order in the footer; None: not there. Later ones go first when it is narrow."""
+    changes: bool = False
+
+
+KEYS: tuple[Key, ...] = (
+    Key("q", "q", "leave", "quit", "detach and quit; everything sgtop did to the server is undone", "leave", 1),
+    Key("ctrl+c", "ctrl+c", "leave", "quit", "the same", "leave"),
+    Key("question_mark", "?", "help", "help", "this page", "look", 2),
+    Key("e", "e", "explain", "explain", "what the numbers mean, how they are measured, why some are –", "look", 3),
+    Key("space", "space", "freeze", "freeze", "hold the screen still; collection goes on", "look", 4),
+    Key("escape", "esc", "step_back", "back", "back from a large panel, a filter or a page", "look"),
+    Key("left_square_bracket", "[", "window(-1)", "shorter window", "a shorter window: 10 min, 60 s, 5 s", "choose", 6),
+    Key("right_square_bracket", "]", "window(1)", "longer window", "a longer window", "choose"),
+    Key("o", "o", "sort", "sort", "order of rank rows: rank, step p99, gap p99, waiting, kv", "choose", 7),
+    Key("slash", "/", "filter", "filter", "show ranks and findings that hold a text", "choose", 8),
+    Key("up", "↑", "rank(-1)", "rank before", "the rank that `where the time goes` shows; first the worst", "choose"),
+    Key("down", "↓", "rank(1)", "next rank", "the next rank", "choose"),
+    Key("y", "y", "copy", "copy →", "copy the command of the worst finding to the clipboard", "act"),
+    Key("w", "w", "where", "where is it", "where the main thread of the rank is in Python now; reads only", "act"),
+    Key("ctrl+p", "ctrl+p", "command_palette", "palette", "all commands by name", "look"),
+)
+"""In the order of the help page."""
+
+GROUPS = {"look": "Look", "choose": "Choose", "act": "Act", "leave": "Leave"}
+
+
+def footer(width: int, window_s: float, readonly: bool = False) -> Line:
+    """The last line: keys that matter, as many as fit."""
+    shown = [(k.footer, k) for k in KEYS if k.footer is not None and not (k.changes and readonly)]
+    items: list[tuple[int, str, str, bool]] = [(order, k.shown, k.label, k.changes) for order, k in shown]
+    items = [(5, "1-9", "panel", False), *items]
+    out: list[Part] = []
+    used = 0
+    for _, key, label, changes in sorted(items, key=lambda item: item[0]):
+        if key == "[":
+            key, label = "[ ]", f"window {fmt.window(window_s)}"
+        need = len(key) + len(label) + 3
+        if used + need > width:
+            break
+        out += [(" ", ""), (key, "key.changes" if changes else "key"), (f" {label} ", "dim")]
+        used += need
+    return tuple(out)

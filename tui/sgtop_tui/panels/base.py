@@ -1,0 +1,95 @@
+"""What a panel is. A panel is one module that exports one :class:`Panel`; ``panels/__init__.py`` lists them.
+
+Drawing is a pure function of the look and the size, so a panel is tested without a terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..lines import Line, Part, Pen, clip, width_of
+from ..look import Look
+
+
+def _no_title_note(look: Look) -> str:
+    return ""
+
+
+def _always(look: Look) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One panel: where it stands, how much room it needs, and how it is drawn."""
+
+    key: str
+    title: str
+    row: int
+    """Panels of one row stand side by side, in the order of the registry."""
+    priority: int
+    """1 is the most important: the last to go when the terminal is small."""
+    draw: Callable[[Look, int, int], list[Line]]
+    """(look, width, height) → at most ``height`` lines, without the title."""
+    ideal: Callable[[Look, int], int]
+    """(look, width) → lines that it would like, without the title."""
+    least: Callable[[Look, int], int]
+    """(look, width) → lines without which it is no use, without the title."""
+    number: int | None = None
+    """The digit that maximises it."""
+    min_width: int = 36
+    weight: float = 1.0
+    stretch: bool = False
+    from_width: int = 0
+    from_height: int = 0
+    """Shown on terminals of at least this size only."""
+    shown: Callable[[Look], bool] = _always
+    note: Callable[[Look], str] = _no_title_note
+    """Words at the right of the title: window, rank."""
+    terms: tuple[str, ...] = ()
+    """Glossary terms that it shows, for ``e``."""
+
+
+def title_line(panel: Panel, look: Look, width: int, joints: tuple[int, ...] = (), divided: bool = False) -> Line:
+    """The rule above a panel with its number, name and note.
+
+    Args:
+        panel: the panel.
+        look: what is shown.
+        width: cells.
+        joints: columns where a divider of the row above ends.
+        divided: a divider begins at the last column.
+    """
+    pen = Pen()
+    pen.put("─ ", "rule")
+    if panel.number is not None:
+        pen.put(f"{panel.number} ", "key")
+    pen.put(panel.title, "title").put(" ", "rule")
+    note = panel.note(look)
+    room = width - pen.width - 5
+    tail: list[Part] = []
+    if note and room > 8:
+        note = clip(note, room)
+        tail = [(" ", "rule"), (note, "dim"), (" ──", "rule")]
+    fill = width - pen.width - sum(width_of(t) for t, _ in tail)
+    rule = ["─"] * max(0, fill)
+    for joint in joints:
+        at = joint - pen.width
+        if 0 <= at < len(rule):
+            rule[at] = "┴"
+    pen.put("".join(rule), "rule")
+    for text, style in tail:
+        pen.put(text, style)
+    parts = pen.parts
+    if divided and parts:
+        text, style = parts[-1]
+        parts[-1] = (text[:-1] + ("┼" if text.endswith("┴") else "┬"), style)
+    return tuple(parts)
+
+
+def words(text: str, width: int, style: str = "dim", indent: int = 1) -> list[Line]:
+    """A sentence that says why there is nothing to show, broken into lines."""
+    from ..lines import wrap
+
+    return [((" " * indent, ""), (piece, style)) for piece in wrap(text, max(8, width - indent - 1))]

@@ -1,0 +1,136 @@
+"""Small charts of block glyphs: a stacked list of shares and a log-scaled histogram. Pure text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from sgtop_core.model.snapshot import Histogram
+
+from .. import fmt
+from ..lines import Line, Pen, clip, line_width
+
+SHADES = " ▁▂▃▄▅▆▇█"
+
+
+def edge_label(edge_ms: float) -> str:
+    """A bucket's bound in as few cells as it takes: ``10µ``, ``300µ``, ``3m``, ``1s``."""
+    if edge_ms < 0.9995:
+        return f"{edge_ms * 1e3:.0f}µ"
+    if edge_ms < 999.5:
+        return f"{edge_ms:.0f}m"
+    return f"{edge_ms / 1e3:.0f}s"
+
+
+def rebin(histogram: Histogram, most: int) -> list[tuple[float, int]]:
+    """(upper bound in ms, count) on a 1-3-10 scale, at most ``most`` buckets, empty ends cut off.
+
+    A bucket of the source goes where its geometric middle lies, so no count is split or lost.
+    """
+    bounds: dict[int, int] = {}
+    for i, n in enumerate(histogram.counts):
+        low, high = histogram.edges_ms[i], histogram.edges_ms[i + 1]
+        if n <= 0:
+            continue
+        middle = low * 1.01 if math.isinf(high) else math.sqrt(low * high) if low > 0 else high / 2
+        # Index k stands for the upper bound 10^(k/2) rounded to 1-3-10.
+        k = math.ceil(2 * math.log10(max(middle, 1e-6)) - 1e-9)
+        bounds[k] = bounds.get(k, 0) + n
+    if not bounds:
+        return []
+    first, last = min(bounds), max(bounds)
+    while last - first + 1 > most:
+        # Too many: fold the smallest gaps together, which nobody acts on.
+        bounds[first + 1] = bounds.get(first + 1, 0) + bounds.pop(first, 0)
+        first += 1
+    return [(10 ** (k // 2) * (3 if k % 2 else 1), bounds.get(k, 0)) for k in range(first, last + 1)]
+
+
+def histogram_line(bins: Sequence[tuple[float, int]], width: int) -> Line:
+    """One line: ``<10µ ▂ 30µ ▃ …``."""
+    top = max((n for _, n in bins), default=0)
+    pen = Pen()
+    for i, (edge, n) in enumerate(bins):
+        label = ("<" if i == 0 else "") + edge_label(edge) + " "
+        if pen.width + len(label) + 3 > width:
+            break
+        pen.put(label, "dim").put(_shade(n, top), "bar").put(" ")
+    return pen.line()
+
+
+def _shade(n: int, top: int) -> str:
+    if n <= 0 or top <= 0:
+        return " "
+    return SHADES[max(1, min(8, round(n / top * 8)))]
+
+
+def histogram_block(bins: Sequence[tuple[float, int]], width: int, height: int) -> list[Line]:
+    """``height`` lines: bars, and their upper bounds below. Needs a height of at least 2."""
+    if not bins:
+        return []
+    cell = max(5, min(9, width // len(bins)))
+    bins = bins[-max(1, width // cell) :]
+    top = max(n for _, n in bins)
+    rows = height - 1
+    out: list[Line] = []
+    for row in range(rows):
+        floor = rows - 1 - row
+        pen = Pen()
+        for _, n in bins:
+            level = n / top * rows * 8 - floor * 8 if top else 0
+            full = max(0, min(8, round(level)))
+            if n > 0 and floor == 0:
+                full = max(1, full)
+            pen.put(SHADES[full] * (cell - 1), "bar").put(" ")
+        out.append(pen.line())
+    pen = Pen()
+    for i, (edge, _) in enumerate(bins):
+        pen.cell(("<" if i == 0 else "≤") + edge_label(edge), cell - 1, "dim", left=True).put(" ")
+    out.append(pen.line())
+    return out
+
+
+def shares_line(items: Sequence[tuple[str, float, str]], width: int) -> Line:
+    """One line of (name, share 0–1, style) with small bars; what does not fit is summed as ``rest``."""
+    pen = Pen(1)
+    shown = 0.0
+    for i, (name, share, style) in enumerate(items):
+        part = Pen().put(name + " ", "dim" if style == "quiet" else "")
+        part.put(fmt.bar(share, 16), style).put(f" {fmt.percent(share)}  ", "figure" if style != "quiet" else "dim")
+        tail = 11 if i < len(items) - 1 else 0
+        if pen.width + part.width + tail > width:
+            rest = sum(s for _, s, _ in items) - shown
+            if pen.width + 10 <= width and rest > 0.0005:
+                pen.put("rest ", "dim").put(fmt.percent(rest), "dim")
+            break
+        for text, part_style in part.parts:
+            pen.put(text, part_style)
+        shown += share
+    return pen.line()
+
+
+def shares_list(items: Sequence[tuple[str, float, str, str]], width: int, height: int) -> list[Line]:
+    """A line each of (name, share 0–1, figure in words, style); the last line sums what does not fit."""
+    items = list(items)
+    if len(items) > height > 0:
+        kept = items[: height - 1]
+        rest = items[height - 1 :]
+        kept.append((f"{len(rest)} more", sum(s for _, s, _, _ in rest), "", "quiet"))
+        items = kept
+    name_width = min(28, max((len(name) for name, _, _, _ in items), default=0))
+    figure_width = max((len(f) for _, _, f, _ in items), default=0)
+    room = max(4, width - name_width - figure_width - 12)
+    out: list[Line] = []
+    for name, share, text, style in items:
+        pen = Pen(1).cell(clip(name, name_width), name_width, "dim" if style == "quiet" else "", left=True).gap(1)
+        pen.cell(fmt.percent(share), 5, "dim" if style == "quiet" else "figure").gap(1)
+        pen.put(fmt.bar(share, min(room, 60)), style)
+        if text:
+            pen.right(((text, "dim"),), width - 1)
+        out.append(pen.line())
+    return out
+
+
+def widest(lines: Sequence[Line]) -> int:
+    """Cells of the widest line."""
+    return max((line_width(line) for line in lines), default=0)

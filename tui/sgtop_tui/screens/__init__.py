@@ -1,0 +1,1 @@
+"""Pages over the board: help, explain, where."""

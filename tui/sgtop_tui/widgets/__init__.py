@@ -1,0 +1,1 @@
+"""Textual widgets: the thin layer between drawn lines and the terminal."""
