@@ -26,6 +26,7 @@ _OWN_BLOCK = 1024
 """Bytes from which a plane gets a zstd block, and so a Huffman table, of its own."""
 _ODD = "surrogateescape"
 """Names of processes are bytes to Linux; what is not UTF-8 in them comes back as it was."""
+_FIELDS = frozenset({"k", "e", "n", "c"})
 _PLANES = ("p", "i")
 """Fields of a packed column that hold byte planes."""
 _NONE = np.empty(0, dtype=np.int64)
@@ -44,9 +45,10 @@ class Entry(NamedTuple):
 
 @dataclass(slots=True)
 class _Shape:
-    """Frames that differ only in their rows: the same fields, the same columns."""
+    """Frames of one table with the same columns."""
 
-    template: dict[str, Any]
+    kind: str
+    table: str
     names: tuple[str, ...]
     parts: dict[int, list[tuple[int, Mapping[str, Any]]]]
     """source → (rows, columns) of each of its frames."""
@@ -59,6 +61,7 @@ def _columnar(frame: wire.Frame) -> bool:
         and n >= 0
         and isinstance(c, Mapping)
         and isinstance(frame.get("e"), str)
+        and isinstance(frame.get("k"), str)
         and all(isinstance(v, (bytes, bytearray, memoryview)) and len(v) == 8 * n for v in c.values())
     )
 
@@ -81,9 +84,10 @@ def _plain(v: Any) -> Any:
 def encode(entries: Sequence[Entry], sticky: Sequence[Entry] = ()) -> bytes:
     """The body of a chunk. ``sticky`` is what a reader that starts here must know first (hellos, states)."""
     sources: dict[str, int] = {}
-    shapes: dict[tuple[Any, ...], int] = {}
+    shapes: dict[tuple[str, str, tuple[str, ...]], int] = {}
     packed: list[_Shape] = []
     plain: list[Any] = []
+    extra: list[Any] = []
     seq: list[tuple[int, int, int, int]] = []
     for source, frame, t in entries:
         s = sources.setdefault(source, len(sources))
@@ -91,14 +95,15 @@ def encode(entries: Sequence[Entry], sticky: Sequence[Entry] = ()) -> bytes:
             seq.append((s, t, 0, 0))
             plain.append(_plain(frame))
             continue
-        template = {k: _plain(v) for k, v in frame.items() if k not in ("n", "c")}
-        names = tuple(frame["c"])
-        key = (repr(template), names)
+        key = (frame["k"], frame["e"], tuple(frame["c"]))
         i = shapes.get(key)
         if i is None:
             i = shapes[key] = len(packed)
-            packed.append(_Shape(template, names, {}))
+            packed.append(_Shape(*key, {}))
         seq.append((s, t, i + 1, frame["n"]))
+        more = {k: _plain(v) for k, v in frame.items() if k not in _FIELDS}
+        if more:
+            extra.append([len(seq) - 1, more])
         packed[i].parts.setdefault(s, []).append((frame["n"], frame["c"]))
     tables = [_gather(p) for p in packed]
     lookup = _lookup(tables)
@@ -109,13 +114,15 @@ def encode(entries: Sequence[Entry], sticky: Sequence[Entry] = ()) -> bytes:
     head = {
         "src": list(sources),
         "plain": plain,
+        "extra": extra,
         "sticky": [[e.source, _plain(e.frame), e.mono_ns] for e in sticky],
         "seq": [len(seq), columns.encode(seq_table, lookup)],
     }
     body = [
         {
             "i": i,
-            "f": packed[i].template,
+            "k": packed[i].kind,
+            "e": packed[i].table,
             "names": list(packed[i].names),
             "rows": [list(r) for r in tables[i].rows],
             "cols": columns.encode(tables[i], lookup),
@@ -126,7 +133,7 @@ def encode(entries: Sequence[Entry], sticky: Sequence[Entry] = ()) -> bytes:
 
 
 def _gather(shape: _Shape) -> columns.Table:
-    table = columns.Table(str(shape.template["e"]), [(s, sum(n for n, _ in parts)) for s, parts in shape.parts.items()])
+    table = columns.Table(shape.table, [(s, sum(n for n, _ in parts)) for s, parts in shape.parts.items()])
     for name in shape.names:
         raw = b"".join([c[name] for parts in shape.parts.values() for _, c in parts])
         table.columns[name] = np.frombuffer(raw, dtype="<i8").astype(np.int64, copy=False)
@@ -222,14 +229,14 @@ def _decode(body: bytes) -> tuple[list[Entry], list[Entry]]:
     seq = columns.decode("", [(0, count)], [column(c) for c in seq_columns], lambda *_: _NONE).columns
     tables: list[columns.Table] = []
     lookup = _lookup(tables)
-    frames: dict[int, tuple[Mapping[str, Any], list[str], columns.Table]] = {}
+    frames: dict[int, tuple[str, list[str], columns.Table]] = {}
     for p in packed:
         rows = [(int(s), int(n)) for s, n in p["rows"]]
         if any(n < 0 for _, n in rows) or sum(n for _, n in rows) > MAX_BODY // 8:
             raise ValueError("a table with an impossible number of rows")
-        tables.append(columns.Table(str(p["f"]["e"]), rows))
+        tables.append(columns.Table(str(p["e"]), rows))
         tables[-1] = columns.decode(tables[-1].name, rows, [column(c) for c in p["cols"]], lookup)
-        frames[int(p["i"])] = (p["f"], [str(n) for n in p["names"]], tables[-1])
+        frames[int(p["i"])] = (str(p["k"]), [str(n) for n in p["names"]], tables[-1])
     cursor = {(i, s): start for i, (_, _, t) in frames.items() for (s, _), start in zip(t.rows, t.starts, strict=True)}
     raws = {i: {name: memoryview(t.columns[name].tobytes()) for name in names} for i, (_, names, t) in frames.items()}
     plain = iter(head["plain"])
@@ -238,13 +245,15 @@ def _decode(body: bytes) -> tuple[list[Entry], list[Entry]]:
         if shape == 0:
             entries.append(Entry(sources[s], dict(next(plain)), t))
             continue
-        template, names, _ = frames[shape - 1]
+        kind, names, table = frames[shape - 1]
         start = cursor[shape - 1, s]
         cursor[shape - 1, s] = start + n
         c = {name: raws[shape - 1][name][8 * start : 8 * (start + n)] for name in names}
         if any(len(v) != 8 * n for v in c.values()):
             raise ValueError("a frame beyond the end of its table")
-        entries.append(Entry(sources[s], {**template, "n": n, "c": c}, t))
+        entries.append(Entry(sources[s], {"k": kind, "e": table.name, "n": n, "c": c}, t))
+    for i, more in head["extra"]:
+        entries[i].frame.update(more)
     sticky = [Entry(str(s), dict(f), int(t)) for s, f, t in head["sticky"]]
     return entries, sticky
 
