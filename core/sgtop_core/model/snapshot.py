@@ -62,7 +62,8 @@ class Mode:
     batch_p50: float | None
     batch_max: int | None
     step_ms: Quantiles
-    """Length of run_batch's step: from its entry to the next step's entry when work was waiting, else its own."""
+    """Length of a step: from the result of the step before to its own result; from the entry of its run_batch where
+    the loop had rested in between. Under overlap, entry to entry would charge a prefill to the decode behind it."""
     gpu_ms: Quantiles | None
     graph_share: float | None
     """Share of steps whose target forward replayed a CUDA graph, 0 to 1."""
@@ -109,7 +110,11 @@ class StepGaps:
     busy_share: float | None = None
     """Share of the window inside forwards, 0 to 1 (union of intervals)."""
     by_mode: Mapping[str, Quantiles] = field(default_factory=dict)
-    """Gaps before steps of a mode."""
+    """Gaps before forwards of a mode."""
+    histograms: Mapping[str, Histogram] = field(default_factory=dict)
+    """Gaps before forwards of a mode; the same edges as ``histogram``."""
+    causes_by_mode_ms: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Mode of the forward after the gap → cause → ms; they sum to ``causes_ms``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +150,79 @@ class GC:
 
 
 @dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel name in one mode, as nsys ``cuda_gpu_kern_sum`` counts it, over the kernel windows."""
+
+    name: str
+    category: str
+    count: int
+    total_ms: float
+    share: float
+    """Of the kernel time of its mode, 0 to 1."""
+    avg_us: float
+    med_us: float
+    min_us: float
+    max_us: float
+    stddev_us: float
+    per_step: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """Who ran instead of the scheduler."""
+
+    pid: int
+    comm: str
+    count: int
+    ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """What the kernel's scheduler did to the main thread, in the window; None not known at this level."""
+
+    level: str
+    """A, B, C or D of DESIGN §6."""
+    message: str = ""
+    """What the next level would need."""
+    wait_ms: float | None = None
+    preemptions: int | None = None
+    longest_ms: float | None = None
+    culprits: tuple[Culprit, ...] = ()
+    throttled_ms: float | None = None
+    migrations: int | None = None
+    numa_ok: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU, or MIG slice; shares are 0 to 1; None: the driver does not say."""
+
+    index: int
+    uuid: str
+    name: str
+    ranks: tuple[str, ...] = ()
+    kernel_running: float | None = None
+    """nvidia-smi's utilisation: share of time in which a kernel was running."""
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    sm_clock_mhz: int | None = None
+    sm_clock_max_mhz: int | None = None
+    throttle_reasons: tuple[str, ...] = ()
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: int | None = None
+    pcie_rx_bytes_per_s: float | None = None
+    pcie_tx_bytes_per_s: float | None = None
+    nvlink_rx_bytes_per_s: float | None = None
+    nvlink_tx_bytes_per_s: float | None = None
+    sm_busy: float | None = None
+    sm_occupancy: float | None = None
+    tensor_busy: float | None = None
+    dram_busy: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Rank:
     """One scheduler process."""
 
@@ -170,6 +248,13 @@ class Rank:
     graph_max_bs: int | None = None
     cpu_share: float | None = None
     """CPU of the scheduler process, 1.0 = one core."""
+    finished_per_s: float | None = None
+    """Requests that finished a second, in the window."""
+    kernels: Mapping[str, tuple[Kernel, ...]] | None = None
+    """Mode → kernels, most time first; None while kernel tracing is off."""
+    kernel_gaps: StepGaps | None = None
+    """Gaps between kernels, label ``kernel``; None while kernel tracing is off."""
+    cpu: Cpu | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,3 +317,4 @@ class Snapshot:
     strip_cell_s: float = 0.08
     log: tuple[str, ...] = ()
     """Latest notes and audit lines, newest last."""
+    gpus: tuple[Gpu, ...] = ()

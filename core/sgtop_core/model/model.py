@@ -1,0 +1,201 @@
+"""All ranks of one server: frames in, a look at any window out. Pure: the clock comes as an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from sgtop_agent.wire import Frame
+
+from sgtop_core.model.bins import Durations, quantiles
+from sgtop_core.model.rank import RankState
+from sgtop_core.model.rank_view import RankView
+from sgtop_core.model.snapshot import Overhead, Queue, Rank
+from sgtop_core.model.windows import TICK_NS, WINDOWS
+
+LAG_NS = 150_000_000
+"""Snapshots end this long ago or longer: the agent flushes every 50 ms, and the session reads as often."""
+
+HUNG_NS = 10_000_000_000
+"""A rank with requests that has made no step for this long is hung."""
+
+SILENT_NS = 2_000_000_000
+"""An agent that has sent nothing for this long (it sends 4 times a second) is not running."""
+
+
+@dataclass(slots=True)
+class Slot:
+    """A rank as the session knows it: events if there are any, and the rest in words."""
+
+    pid: int | None
+    status: str = "connecting"
+    message: str = ""
+    state: RankState | None = None
+    heard: int = 0
+    """ns of the latest frame."""
+    cpu_share: float | None = None
+    where: str = ""
+    """Main thread's Python stack in words, where it was asked for."""
+    outside: Rank | None = None
+    """What HTTP and /proc say, for a rank without an agent."""
+    lost_before: dict[str, int] = field(default_factory=dict)
+
+
+class Model:
+    """The state of all ranks. Not thread-safe: one thread owns it."""
+
+    def __init__(self) -> None:
+        self.slots: dict[str, Slot] = {}
+        self.end = 0
+
+    def add(self, label: str, pid: int | None, status: str = "connecting", message: str = "") -> Slot:
+        """Add a rank, or change what is said about it."""
+        s = self.slots.get(label)
+        if s is None:
+            s = self.slots[label] = Slot(pid, status, message)
+        else:
+            if s.pid != pid:  # another process: nothing of the old one holds
+                s.state, s.outside, s.lost_before = None, None, {}
+            s.pid, s.status, s.message = pid, status, message
+        return s
+
+    def hello(self, label: str, hello: Mapping[str, Any], now: int) -> RankState:
+        """An agent has answered: the rank starts anew."""
+        s = self.slots.setdefault(label, Slot(None))
+        s.state, s.status, s.message, s.heard, s.where = RankState(hello, now), "live", "", now, ""
+        return s.state
+
+    def frame(self, label: str, frame: Frame, now: int) -> None:
+        """Take a frame of a rank's agent. ``now`` (ns) is when it was read.
+
+        Raises:
+            WireError: the frame is malformed.
+        """
+        s = self.slots.get(label)
+        if s is None or s.state is None:
+            return
+        s.heard = now
+        s.state.frame(frame)
+
+    def advance(self, now: int) -> bool:
+        """Move all ranks to the last tick that is complete at ``now`` (ns).
+
+        Returns:
+            Whether there was a new tick.
+        """
+        end = (now - LAG_NS) // TICK_NS * TICK_NS
+        if end <= self.end:
+            return False
+        self.end = end
+        for s in self.slots.values():
+            if s.state is not None:
+                s.state.advance(end)
+        return True
+
+    # --- views ----------------------------------------------------------------------------------------
+
+    def covered_s(self, level: int) -> float:
+        """Seconds that the window really holds, of the rank that is watched longest."""
+        w = WINDOWS[level]
+        return max((w.span(self.end, s.state.start) for s in self.slots.values() if s.state), default=0) / 1e9
+
+    def ranks(self, level: int, now: int) -> tuple[Rank, ...]:
+        """Every rank in the window ``level``."""
+        return tuple(self._rank(label, s, level, now) for label, s in self.slots.items())
+
+    def _rank(self, label: str, s: Slot, level: int, now: int) -> Rank:
+        if s.state is None:
+            if s.outside is not None:
+                return s.outside
+            return unknown_rank(label, s.pid, s.status, s.message, s.cpu_share)
+        status, message = s.status, s.message
+        if status == "live":
+            status, message = verdict(s, now)
+        return RankView(s.state, level).rank(label, s.pid, status, message, now, s.cpu_share)
+
+    def overhead(self, level: int, client_cpu: float | None) -> Overhead:
+        """Cost of the hooks over all ranks, and of the worst agent thread."""
+        total = None
+        agent: float | None = None
+        for s in self.slots.values():
+            st = s.state
+            if st is None:
+                continue
+            key = ("hook", 0)
+            if key in st.durations:
+                hist = st.durations.histogram(level, key)
+                total = hist.astype(np.int64) if total is None else total + hist
+            share = _cpu(st.stat_before, st.stat)
+            if share is not None:
+                agent = max(agent or 0.0, share)
+        p50 = p99 = None
+        if total is not None:
+            p50, p99 = (None if v is None else v / 1e3 for v in quantiles(total, Durations.middles(), (0.5, 0.99)))
+        return Overhead(p50, p99, client_cpu, agent)
+
+    def lost(self) -> dict[str, int]:
+        """Rows lost by table: in the agents' rings, and here where frames came faster than they were worked off."""
+        out: dict[str, int] = {}
+        for s in self.slots.values():
+            if s.state is None:
+                continue
+            lost = s.state.stat.get("lost")
+            for table, n in (*(lost.items() if isinstance(lost, Mapping) else ()), *s.state.inbox.dropped.items()):
+                if isinstance(n, int) and n > 0:
+                    out[str(table)] = out.get(str(table), 0) + n
+        return out
+
+
+def verdict(s: Slot, now: int) -> tuple[str, str]:
+    """(state, message) of a rank whose agent is connected: live, or hung and why."""
+    st = s.state
+    if st is None:
+        return s.status, s.message
+    silent = now - s.heard
+    if silent > SILENT_NS:
+        return (
+            "hung",
+            f"nothing heard from the agent for {silent / 1e9:.0f} s: the process is stopped, or C code holds the GIL",
+        )
+    q = st.queue
+    busy = q.get("running", 0) > 0 or q.get("waiting", 0) > 0
+    since = now - max(st.last_step_at or 0, st.start)
+    if busy and since > HUNG_NS and q.get("paused", 0) != 1 and not _idle_since(st, now):
+        where = f", in {s.where}" if s.where else ""
+        return "hung", f"no step for {since / 1e9:.0f} s with {q.get('running', 0)} running{where}"
+    return "live", ""
+
+
+def _idle_since(st: RankState, now: int) -> bool:
+    """The loop turned lately and found no work (queue figures may be older)."""
+    return now - st.sources.mark("idle") < SILENT_NS
+
+
+def _cpu(before: Mapping[str, Any], now: Mapping[str, Any]) -> float | None:
+    try:
+        wall = now["t"] - before["t"]
+        return float((now["agent_cpu_ns"] - before["agent_cpu_ns"]) / wall) if wall > 0 else None
+    except (KeyError, TypeError):
+        return None
+
+
+def unknown_rank(label: str, pid: int | None, state: str, message: str, cpu: float | None = None) -> Rank:
+    """A rank of which nothing is known but that it exists."""
+    return Rank(
+        rank=label,
+        pid=pid,
+        state=state,
+        message=message,
+        last_step=None,
+        last_step_age_s=None,
+        modes={},
+        forwards=(),
+        stages_s={},
+        queue=Queue(None, None),
+        kv_usage=None,
+        gaps=None,
+        gc=None,
+        cpu_share=cpu,
+    )

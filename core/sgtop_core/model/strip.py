@@ -1,0 +1,87 @@
+"""The mode strip: what a rank did in each slice of time.
+
+Cells of 80 ms, and of 6 and 60 times that for the longer windows. A cell shows what took most of it among forwards
+of the target model, ``idle`` and ``paused``; where none of these was there it shows the step (or draft forward) that
+was under way, and where nothing is known it is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from sgtop_core.model.arrays import I64, split
+from sgtop_core.model.snapshot import Cell
+
+CELL_NS = 80_000_000
+CELLS = 128
+_SCALES = (1, 6, 60)
+_MAX_CODES = 64
+
+
+class Strip:
+    """Cells of one rank in all windows."""
+
+    def __init__(self) -> None:
+        self._codes: dict[Cell, int] = {}
+        self._cells: list[Cell | None] = [None]
+        # [certain or under way, cell, code] ns
+        self._ns = [np.zeros((2, CELLS, 8), np.int64) for _ in _SCALES]
+        self._head = [-1] * len(_SCALES)
+
+    def code(self, mode: str, eager: bool = False) -> int:
+        """Number of a kind of cell, for ``add``."""
+        cell = Cell(mode, eager)
+        c = self._codes.get(cell)
+        if c is None:
+            if len(self._cells) == _MAX_CODES:  # names come from the server's enum; more than this is garbage
+                return _MAX_CODES - 1
+            c = self._codes[cell] = len(self._cells)
+            self._cells.append(cell)
+            if c >= self._ns[0].shape[2]:
+                self._ns = [np.concatenate([a, np.zeros_like(a)], axis=2) for a in self._ns]
+        return c
+
+    def advance(self, end: int) -> None:
+        """Move to the cell that holds the last ns before ``end``."""
+        for i, scale in enumerate(_SCALES):
+            head = (end - 1) // (CELL_NS * scale)
+            steps = CELLS if self._head[i] < 0 else min(head - self._head[i], CELLS)
+            if steps > 0:
+                self._ns[i][:, np.arange(head - steps + 1, head + 1) % CELLS] = 0
+                self._head[i] = head
+
+    def add(self, code: I64, t0: I64, t1: I64, certain: bool = True) -> None:
+        """Add spans (ns) of the kinds ``code``; ``certain`` False: a step was under way."""
+        which, cell, a, b = split(t0, t1, CELL_NS)
+        if not len(cell):
+            return
+        kinds, ns = code[which], b - a
+        for i, scale in enumerate(_SCALES):
+            at = cell // scale
+            ok = (at > self._head[i] - CELLS) & (at <= self._head[i])
+            width = self._ns[i].shape[2]
+            flat = (at[ok] % CELLS) * width + kinds[ok]
+            np.add.at(self._ns[i][0 if certain else 1].reshape(-1), flat, ns[ok])
+
+    def read(self, level: int) -> tuple[Cell, ...]:
+        """Cells, oldest first."""
+        order = np.arange(self._head[level] - CELLS + 1, self._head[level] + 1) % CELLS
+        sure, step = self._ns[level]
+        top = np.where(sure.any(axis=1), sure.argmax(axis=1), np.where(step.any(axis=1), step.argmax(axis=1), 0))
+        return tuple(self._cells[c] or UNKNOWN for c in top[order].tolist())
+
+
+UNKNOWN = Cell(None)
+
+
+def cell_s(level: int) -> float:
+    """Width of a cell in a window, seconds."""
+    return CELL_NS * _SCALES[level] / 1e9
+
+
+def shares(cells: Sequence[Cell]) -> dict[str, float]:
+    """Share of known cells by mode."""
+    known = [c.mode for c in cells if c.mode is not None]
+    return {m: known.count(m) / len(known) for m in dict.fromkeys(known)}
