@@ -1,0 +1,67 @@
+"""The ladder: the first way in that works is used, and it is known why the better ones did not.
+
+plugin (or ``sgtop run``) → PEP 768 → pending call. All of them failed: ``AttachError``; the caller goes agentless.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..client import Connection
+from ..discovery import RankProcess
+from ..errors import AttachError
+from . import inject, plugin
+
+WAYS = ("plugin", "pep768", "pending-call")
+
+
+@dataclass(frozen=True)
+class AttachOptions:
+    """How to attach. ``ways``: which rungs may be tried, in this order; ``thread``: whom the pending call borrows."""
+
+    ways: tuple[str, ...] = WAYS
+    timeout_s: float = 10.0
+    """For all rungs together."""
+    nvtx: bool = False
+    thread: str = "auto"
+    package: Path | None = None
+    """Another agent than the installed one (tests)."""
+    token: str = field(default_factory=lambda: secrets.token_hex(16))
+
+
+def open_rank(
+    rank: RankProcess,
+    *,
+    options: AttachOptions | None = None,
+    on_event: Callable[[str], None] = lambda text: None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Connection:
+    """Connect to the agent of one scheduler process, putting it there if need be. May take ``timeout_s`` seconds.
+
+    ``on_event`` gets a line a rung: what was tried and why it did not do.
+
+    Raises:
+        AttachError: no way in; ``kind``, ``why`` and ``mend`` say what to do.
+    """
+    options = options or AttachOptions()
+    if rank.pid is None:
+        raise AttachError(f"{rank.label} is not on this host", "its process runs elsewhere", kind="unsupported")
+    end = clock() + options.timeout_s
+    last: AttachError | None = None
+    for way in options.ways:
+        try:
+            if way == "plugin":
+                return plugin.connect(rank.pid, options.nvtx)
+            return inject.attach(rank.pid, way, options, end, on_event, clock)
+        except plugin.NotThere as e:
+            on_event(f"{rank.label}: no {way}: {e}")
+        except AttachError as e:
+            on_event(f"{rank.label}: {way}: {e}")
+            if e.kind in ("gone", "foreign", "starting", "hung"):
+                raise
+            last = e if last is None or last.kind == "unsupported" else last
+    raise last or AttachError(f"no way into {rank.label} was allowed", f"tried: {', '.join(options.ways)}")

@@ -1,0 +1,96 @@
+"""Runs in the target: makes the agent's package importable from memory under an alias, and starts it.
+
+This file's text travels in the payload; only tests import it. Standard library, Python 3.10 grammar. It runs on a
+thread of its own, never on the scheduler's main thread. The loader stands at the *end* of ``sys.meta_path`` (other
+imports do not pass it unless they fail) and is the ``__spec__.loader`` of every module that it made: an agent
+that leaves removes it with ``sys.meta_path.remove(__spec__.loader)`` and its modules from ``sys.modules``.
+"""
+
+import importlib
+import importlib.machinery
+import importlib.util
+import marshal
+import sys
+import time
+from types import CodeType, ModuleType
+from typing import Any
+
+
+class MemoryLoader:
+    """Finder and loader in one. ``files``: path in the package → bytes; ``codes``: path → marshalled code object."""
+
+    def __init__(self, alias: str, files: dict[str, bytes], codes: dict[str, bytes], magic: bytes) -> None:
+        self.sgtop_alias = alias
+        self._files = files
+        self._codes = codes if magic == importlib.util.MAGIC_NUMBER else {}
+
+    def _path(self, name: str) -> tuple[str, bool] | None:
+        """(path in the package, whether it is a package) of module ``name``; None when it is not ours."""
+        if name != self.sgtop_alias and not name.startswith(self.sgtop_alias + "."):
+            return None
+        inner = name[len(self.sgtop_alias) + 1 :].replace(".", "/")
+        package = (inner + "/" if inner else "") + "__init__.py"
+        if package in self._files:
+            return package, True
+        return (inner + ".py", False) if inner + ".py" in self._files else None
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
+        found = self._path(name)
+        if found is None:
+            return None
+        origin = self.root + found[0]
+        spec = importlib.machinery.ModuleSpec(name, self, origin=origin, is_package=found[1])  # type: ignore[arg-type]
+        spec.has_location = True
+        spec.cached = None
+        return spec
+
+    @property
+    def root(self) -> str:
+        return "<sgtop>/" + self.sgtop_alias + "/"
+
+    def create_module(self, spec: object) -> ModuleType | None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        path, _package = self._path(module.__name__) or ("", False)
+        ready = self._codes.get(path)
+        if ready is not None:
+            code: CodeType = marshal.loads(ready)
+        else:
+            code = compile(self._files[path], self.root + path, "exec", dont_inherit=True)
+        exec(code, module.__dict__)
+
+    def get_data(self, path: str) -> bytes:
+        """Bytes of a file in the package: what ``pkgutil.get_data`` calls."""
+        if not path.startswith(self.root):
+            raise OSError(path)
+        try:
+            return self._files[path[len(self.root) :]]
+        except KeyError:
+            raise FileNotFoundError(path) from None
+
+    def get_source(self, name: str) -> str | None:
+        found = self._path(name)
+        return self._files[found[0]].decode() if found else None
+
+
+def start(payload: dict[str, Any], opts: dict[str, Any]) -> None:
+    """Import the agent (again, when this very version is loaded already) and call ``boot.start(opts)``."""
+    alias = payload["alias"]
+    mine = None
+    if not any(getattr(f, "sgtop_alias", None) == alias for f in sys.meta_path):
+        mine = MemoryLoader(alias, payload["files"], payload["codes"], payload["magic"])
+        sys.meta_path.append(mine)
+    try:
+        boot = importlib.import_module(alias + ".boot")
+        if time.monotonic_ns() < opts["deadline_ns"]:
+            boot.start(opts)
+            return
+        raise TimeoutError("the agent was loaded too late")
+    except BaseException:
+        if mine is not None:
+            if mine in sys.meta_path:
+                sys.meta_path.remove(mine)
+            for name in [n for n in sys.modules if n == alias or n.startswith(alias + ".")]:
+                sys.modules.pop(name, None)
+        raise

@@ -1,0 +1,175 @@
+"""Queue Python source in a running CPython, so that its main thread runs it between two byte codes.
+
+Remote ``mmap``, write the source there, remote ``Py_AddPendingCall(PyRun_SimpleString, source)``, put everything back.
+No GIL, no malloc, no dlopen, no code page. Runs in the tracer child.
+
+**Which thread is borrowed.** Any thread can queue the call; only the main one runs it. A helper thread that sleeps in a
+futex is the best: it holds no lock of the interpreter, its system call restarts by itself, and the scheduler's main
+thread is not stopped at all. SGLang's schedulers have dozens (gloo, ZMQ, CUDA). Without one it is the main thread.
+
+**Why a call that takes too long is not simply undone.** Inside ``Py_AddPendingCall`` there is a lock. Undoing a thread
+that has just taken it would leave it locked for ever, and the main thread with it. So, after 50 ms: not entered yet, or
+(until 3.12) asleep waiting for the lock: undone and tried again. In user code: it gets more time. Asleep on 3.13 and
+later: the wait is an entry in CPython's parking lot that must not vanish; it gets more time, on a stack of our own.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+from . import interpreter, memory, ptrace
+from .ptrace import CallTrouble, TraceError
+
+CALL_TIMEOUT_S = 0.05
+PATIENCE_S = 2.0
+STACK = 32 * 1024
+PLACE = b"@PAGE-ADDRESS-HERE"
+"""Stands in the source where the page's address goes; the address takes the same number of characters."""
+STATUS_SIZE = 256
+
+
+@dataclass(frozen=True)
+class Page:
+    """What goes into the target: source, a status area, the agent's bytes, and a stack for one call."""
+
+    source: bytes
+    blob: bytes
+
+    @property
+    def status_at(self) -> int:
+        return (len(self.source) + 1 + 15) & ~15
+
+    @property
+    def blob_at(self) -> int:
+        return self.status_at + STATUS_SIZE
+
+    @property
+    def size(self) -> int:
+        return (self.blob_at + len(self.blob) + STACK + 4095) & ~4095
+
+    def content(self, address: int) -> bytes:
+        """Bytes for the page at ``address``; the rest of it stays zero."""
+        where = f"{address:#0{len(PLACE)}x}".encode()
+        source = self.source.replace(PLACE, where)
+        return source.ljust(self.blob_at, b"\0") + self.blob
+
+
+@dataclass(frozen=True)
+class Queued:
+    """The call is queued; ``stop_us`` is how long the borrowed thread stood still."""
+
+    page: tuple[int, int]
+    tid: int
+    stop_us: float
+    attempts: int
+    python: tuple[int, int]
+
+
+def sleepers(pid: int, limit: int = 3) -> list[int]:
+    """Helper threads that sleep in a futex, those that ran least first."""
+    futex = ptrace.FUTEX_CALLS.get(os.uname().machine, ())
+    found = []
+    for name in os.listdir(f"/proc/{pid}/task"):
+        tid = int(name)
+        if tid == pid:
+            continue
+        try:
+            with open(f"/proc/{pid}/task/{tid}/syscall") as f:
+                if f.read().split(None, 1)[0] not in {str(n) for n in futex}:
+                    continue
+            with open(f"/proc/{pid}/task/{tid}/stat") as f:
+                fields = f.read().rpartition(")")[2].split()
+        except (OSError, IndexError):
+            continue
+        if fields[0] == "S":
+            found.append((int(fields[11]) + int(fields[12]), tid))
+    return [tid for _cpu, tid in sorted(found)[:limit]]
+
+
+def refuse(pid: int) -> None:
+    """Look for what makes a call unsafe.
+
+    Raises:
+        TraceError: another tracer, user shadow stacks, SIGSEGV ignored, stopped, a zombie.
+    """
+    fields = {}
+    with open(f"/proc/{pid}/status") as f:
+        for line in f:
+            key, _, value = line.partition(":")
+            fields[key] = value.strip()
+    state = fields.get("State", "?")[0]
+    if state in "ZX":
+        raise TraceError("the process has ended and waits for its parent (zombie)", "gone")
+    if state == "T":
+        raise TraceError("the process is stopped by a signal (state T)", "hung")
+    if fields.get("TracerPid", "0") != "0" or state == "t":
+        raise TraceError(f"process {fields.get('TracerPid', '?')} traces it (strace, gdb, py-spy, cuda-gdb)", "traced")
+    if "shstk" in fields.get("x86_Thread_features", ""):
+        raise TraceError("it runs with user shadow stacks, which a borrowed call would violate", "unsupported")
+    if int(fields.get("SigIgn", "0"), 16) >> 10 & 1:
+        raise TraceError("it ignores SIGSEGV, which ends a borrowed call", "unsupported")
+
+
+def queue(pid: int, page: Page, thread: str = "auto", attempts: int = 5) -> Queued:
+    """Queue ``page.source`` in process ``pid``. ``thread``: auto, main, or helper (never the main one).
+
+    Raises:
+        TraceError: in words. interpreter.NoInterpreter: not CPython. OSError: no permission, no such process.
+    """
+    python = interpreter.inspect(pid)
+    reason = "?"
+    for attempt in range(1, attempts + 1):
+        refuse(pid)
+        helpers = [] if thread == "main" else sleepers(pid)
+        threads = helpers + ([pid] if thread != "helper" else [])
+        for tid in threads:
+            done = _once(pid, tid, python, page, attempt)
+            if isinstance(done, Queued):
+                return done
+            reason = done
+        time.sleep(0.01 * attempt)
+    raise TraceError(f"gave up after {attempts} attempts: {reason}")
+
+
+def _once(pid: int, tid: int, python: interpreter.Interpreter, page: Page, attempt: int) -> Queued | str:
+    """One borrowed thread, one try; a reason in words when it is worth another."""
+    tracee = ptrace.Tracee(pid, tid)
+    start = time.perf_counter_ns()
+    try:
+        tracee.stop()
+        if tid != pid and tracee.system_call() not in ptrace.FUTEX_CALLS[tracee.abi.name]:
+            return "a helper thread woke up"
+        address = tracee.call(python.mmap, (0, page.size, 3, 0x22, _MINUS_ONE, 0), CALL_TIMEOUT_S)
+        if isinstance(address, CallTrouble):
+            tracee.abandon()
+            return "mmap took longer than 50 ms"
+        if -4096 < address < 0:
+            raise TraceError(f"no memory for the agent: {os.strerror(-address)}")
+        memory.write(pid, address, page.content(address))
+        result = tracee.call(
+            python.add_pending_call, (python.run_string, address), CALL_TIMEOUT_S, stack=address + page.size
+        )
+        end = time.monotonic() + PATIENCE_S
+        while isinstance(result, CallTrouble):
+            parked = result.sleeping and python.version >= (3, 13)
+            if not result.entered or (result.sleeping and not parked) or time.monotonic() > end:
+                # Not unmapped: it may hold the stack of a parked wait. 64 KB, and only where something is badly wrong.
+                tracee.abandon()
+                return "Py_AddPendingCall took longer than 50 ms"
+            result = tracee.resume(python.add_pending_call, CALL_TIMEOUT_S)
+        if result & 0xFFFFFFFF:
+            unmapped = tracee.call(python.munmap, (address, page.size), CALL_TIMEOUT_S)
+            if isinstance(unmapped, CallTrouble):
+                tracee.abandon()
+            return "the interpreter's queue of pending calls is full: its main thread has not run Python for long"
+    finally:
+        tracee.release()
+        stop_us = (time.perf_counter_ns() - start) / 1e3
+    # Only now may the target unmap the page, whose end was the stack of the call.
+    memory.write(pid, address + page.status_at + 1, b"\1")
+    return Queued((address, page.size), tid, stop_us, attempt, python.version)
+
+
+_MINUS_ONE = (1 << 64) - 1
