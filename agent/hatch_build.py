@@ -28,7 +28,8 @@ class NativeHelper(BuildHookInterface):  # type: ignore[type-arg]
             return
         root = Path(self.root)
         spec = importlib.util.spec_from_file_location("sgtop_native_build", root / "native" / "build.py")
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         native = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(native)
         try:

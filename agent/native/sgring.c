@@ -124,7 +124,6 @@ static sg_clock *g_clock;
 static uint8_t *g_data;
 static uint64_t g_slot_bytes, g_bytes;
 static uint32_t g_slots;
-static int g_fd = -1;
 static _Atomic uint32_t g_state[SG_MAX_SLOTS];
 static uint8_t *g_spill[SG_SPILL];
 static _Atomic uint32_t g_spill_lent[SG_SPILL];
@@ -402,7 +401,6 @@ static int wait_while(_Atomic uint32_t *flag, uint32_t timeout_ms) {
 
 SG_API uint32_t sg_abi(void) { return SG_ABI; }
 SG_API const void *sg_header_at(void) { return g_head; }
-SG_API int sg_fd(void) { return g_fd; }
 SG_API uint64_t sg_bytes(void) { return g_bytes; }
 SG_API uint64_t sg_size(uint32_t slots, uint64_t slot_bytes) { return SG_HEADER_BYTES + slots * slot_bytes; }
 
@@ -434,7 +432,6 @@ SG_API int sg_init(int fd, uint32_t slots, uint64_t slot_bytes, uint32_t cupti_v
   g_slots = slots;
   g_slot_bytes = slot_bytes;
   g_bytes = bytes;
-  g_fd = fd;
   for (uint32_t i = 0; i < slots; i++) atomic_store(&g_slot[i].version, 1);
   atomic_thread_fence(memory_order_seq_cst);
   h->magic = SG_MAGIC;
