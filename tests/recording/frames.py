@@ -123,6 +123,7 @@ def stream(
         yield f"TP{r.rank}", hello(r.rank, gpu=gpu, tp=ranks), START
     for k in range(round(seconds * 20)):
         for r in all_ranks:
+            flushed = list(r.flush())
             received = max(START + (k + 1) * 50_000_000, r.now) + 400_000 + 31_000 * r.rank
-            for frame in r.flush():
+            for frame in flushed:
                 yield f"TP{r.rank}", frame, received

@@ -36,7 +36,8 @@ def test_a_sched_batch() -> None:
     batch = SchedBatch(
         "A", 10, 5, **cols, comms=("x", "y"), open=(Open(1, 2, 0, 3, "z", 4),),
         threads=(ThreadCounters(1, 1, 5, None, 3, 4, 5, 6, None, 0, "R"),),
-        throttle={7: Throttle("/a", 2, 1.5, 100000, 1, 2, 3)}, suspects=(SUSPECT,), migrations={3: 4}, exact_cpus=(0, 1),
+        throttle={7: Throttle("/a", 2, 1.5, 100000, 1, 2, 3)}, suspects=(SUSPECT,), migrations={3: 4},
+        exact_cpus=(0, 1),
     )  # fmt: skip
     assert from_frame(through(to_frame(batch)), SchedBatch) == batch
 

@@ -1,0 +1,1 @@
+"""A recording for other tools: Perfetto traces, one offline HTML page, CSV tables."""
