@@ -33,8 +33,8 @@ class Proxy:
     def __delattr__(self, name: str) -> None:
         delattr(self.__dict__["_sgtop_target"], name)
 
-    @property  # isinstance() must go on saying what it said; typeshed has __class__ writable
-    def __class__(self) -> type:  # type: ignore[misc]
+    @property  # type: ignore[misc]  # isinstance() must go on saying what it said; typeshed has it writable
+    def __class__(self) -> type:
         return type(self.__dict__["_sgtop_target"])
 
 

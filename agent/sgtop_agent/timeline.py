@@ -32,6 +32,10 @@ CAPACITY = 64 * 1024
 mono = time.monotonic_ns
 
 
+def _drop(mark: tuple[int, int]) -> None:
+    return None
+
+
 class Timeline:
     """Written by the main thread (``put``, ``begin_turn``, ``rest``, ``wake``), emptied by the agent's."""
 
@@ -46,6 +50,7 @@ class Timeline:
         "quiet",
         "scratch",
         "seen",
+        "stopped",
     )
 
     def __init__(self) -> None:
@@ -58,6 +63,7 @@ class Timeline:
         self.seen = 0
         """Time up to which the current idle or paused stage is known to last."""
         self.lost = 0
+        self.stopped = False
         self._carry: tuple[int, int] | None = None
         self._last = 0
 
@@ -101,6 +107,8 @@ class Timeline:
 
     def wake(self) -> None:
         """Work was found: the marks of this turn count."""
+        if self.stopped:
+            return
         if self.quiet != FULL:
             self.marks.extend(self.scratch)
         self.scratch.clear()
@@ -108,10 +116,17 @@ class Timeline:
         self.put = self.marks.extend
 
     def _divert(self, why: int) -> None:
+        if self.stopped:
+            return
         self.scratch.clear()
         self.put = self.scratch.extend
         self.seen = mono()
         self.quiet = why
+
+    def stop(self) -> None:
+        """No more marks; any thread."""
+        self.stopped = True
+        self.put = _drop
 
     # --- agent's thread --------------------------------------------------------------------------
 
