@@ -10,8 +10,6 @@ from collections import Counter
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-MARK = "sgtop"
-
 
 @dataclass(frozen=True)
 class Traces:
@@ -49,11 +47,6 @@ class Traces:
             elif now > then + (anonymous_slack_kb if f.name == "anonymous_kb" else 0):
                 out.append(f"{f.name}: {then} → {now}")
         return out
-
-    def of_sgtop(self) -> list[str]:
-        """Names of sgtop's among all that is there."""
-        names = [*self.threads, *self.fds, *self.named_maps, *self.attributes, *self.modules, *self.python_threads]
-        return [n for n in names if (MARK in n or n.startswith("sg:")) and "sgtop_witness" not in n]
 
 
 def from_outside(pid: int) -> Traces:
