@@ -213,3 +213,14 @@ def _elsewhere(args: LaunchArgs, here: Iterable[RankProcess]) -> tuple[RankProce
                                 "elsewhere")
                 )  # fmt: skip
     return tuple(missing)
+
+
+def resolve(target: str | None) -> Server:
+    """The server that ``target`` (``T``) names: see :mod:`sgtop_probes.resolve`.
+
+    Raises:
+        TargetError: no such server.
+    """
+    from .resolve import resolve as by_name  # it needs find_servers from here
+
+    return by_name(target)

@@ -7,23 +7,23 @@ nothing.
 from __future__ import annotations
 
 import errno
-import os
-import secrets
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import client, permissions, procfs
 from ..client import Connection
 from ..errors import AttachError
-from . import hang, interpreter, memory, payload, pending, pep768, pidfd, tracer
+from . import hang, interpreter, knock, memory, payload, pending, pep768, tracer
 
 if TYPE_CHECKING:
     from .ladder import AttachOptions
 
 DEADLINE_S = 2.0
 NUDGE_AFTER_S = 0.06
+POKE_AFTER_S = 0.03
 _NOTHING = b"0\n"
 
 
@@ -98,35 +98,31 @@ def _try(
     """One injection; None when the main thread has not come to it by the deadline."""
     agent = payload.build(options.package or payload.agent_folder(), python.version)
     seconds = max(0.2, min(DEADLINE_S, end - clock()))
-    deadline = time.monotonic_ns() + int(seconds * 1e9)
-    nonce = secrets.token_hex(2)
-    opts: dict[str, Any] = {
-        "way": way,
-        "token": options.token,
-        "rendezvous": "pair",
-        "nonce": nonce,
-        "dir": None,
-        "nvtx": options.nvtx,
-    }
-    before = _threads(pid)
-    theirs = deadline + procfs.monotonic_offset_ns(pid)
-    page: pending.Page | None = None
-    queued: pending.Queued | None = None
+    deadline = clock() + seconds
+    theirs = time.monotonic_ns() + int(seconds * 1e9) + procfs.monotonic_offset_ns(pid)
+    meeting = knock.prepare(pid)
+    opts: dict[str, Any] = {"way": way, "token": options.token, "nvtx": options.nvtx, **meeting.opts}
+    problem: Callable[[], str | None]
+    nudge: float | None = None
     handed: pep768.Handed | None = None
     try:
         if way == "pep768":
             handed = pep768.execute(pid, python, agent, opts, theirs)
+            problem = handed.problem
         else:
             page = payload.for_page(agent, opts, theirs)
             queued = trace(pid, page.source, page.blob, options.thread)
-        nudge = None if queued is None or queued.tid == pid or python.version >= (3, 13) else clock() + NUDGE_AFTER_S
-        fd = _await_knock(pid, nonce, before, deadline, nudge, page, queued, handed, clock)
+            problem = partial(_page_problem, pid, queued.page[0] + page.status_at)
+            if queued.tid != pid and python.version < (3, 13):
+                nudge = clock() + NUDGE_AFTER_S
+        sock = _await(pid, meeting, deadline, nudge, problem, options.poke, clock)
+        if sock is None:
+            return None
+        return client.greet(sock, token=options.token, extra={"nvtx": options.nvtx}, clock=clock)
     finally:
         if handed is not None:
             handed.clean()
-    if fd is None:
-        return None
-    return client.greet(socket.socket(fileno=fd), token=options.token, extra={"nvtx": options.nvtx}, clock=clock)
+        meeting.clean()
 
 
 def trace(pid: int, source: bytes, blob: bytes, thread: str) -> pending.Queued:
@@ -144,78 +140,46 @@ def trace(pid: int, source: bytes, blob: bytes, thread: str) -> pending.Queued:
         raise AttachError(f"process {pid} cannot take an agent", str(e), mend, kind=e.kind) from None
 
 
-def _threads(pid: int) -> set[str]:
-    try:
-        return set(os.listdir(f"/proc/{pid}/task"))
-    except OSError:
-        return set()
-
-
-def _comm(pid: int, tid: str) -> str:
-    return (procfs.read(f"/proc/{pid}/task/{tid}/comm") or "").strip()
-
-
-def _await_knock(
+def _await(
     pid: int,
-    nonce: str,
-    before: set[str],
-    deadline_ns: int,
+    meeting: knock.Knock,
+    deadline: float,
     nudge: float | None,
-    page: pending.Page | None,
-    queued: pending.Queued | None,
-    handed: pep768.Handed | None,
+    problem: Callable[[], str | None],
+    poke: Callable[[], None] | None,
     clock: Callable[[], float],
-) -> int | None:
-    """The socket of the agent with ``nonce``: a new thread called ``sg:FD:NONCE``. None at the deadline."""
-    # A running agent that takes us in renames its own thread, so those stay under observation.
-    old = {tid for tid in before if not _comm(pid, tid).startswith("sg")}
-    pause = 0.0005
-    while time.monotonic_ns() < deadline_ns:
-        for tid in _threads(pid) - old:
-            name = _comm(pid, tid)
-            if name.startswith("sg:") and name.endswith(f":{nonce}"):
-                try:
-                    return pidfd.getfd(pid, int(name.split(":")[1]))
-                except OSError as e:
-                    raise _no_getfd(pid, e) from None
-        problem = _problem(pid, page, queued, handed)
-        if problem:
-            raise AttachError("the agent could not start in the server", problem)
+) -> socket.socket | None:
+    """The agent's socket, None at the deadline.
+
+    ``nudge``: when to make the main thread look at its queue. Until 3.12 a call that another thread queued is noticed
+    when the main thread next takes the GIL; one that never lets go of it (pure Python) needs the flag that only a call
+    from the main thread itself sets. ``poke`` is called once, for a main thread that sleeps in a poll.
+    """
+    pause, poke_at = 0.0005, clock() + POKE_AFTER_S
+    while clock() < deadline:
+        sock = meeting.poll()
+        if sock is not None:
+            return sock
+        text = problem()
+        if text:
+            raise AttachError("the agent could not start in the server", text)
         if not procfs.alive(pid):
             raise AttachError(f"process {pid} has ended", kind="gone")
         if nudge is not None and clock() >= nudge:
-            # Until 3.12 a call queued from another thread is noticed when the main thread next takes the GIL. One that
-            # never lets go of it (pure Python) needs the flag that only a call from the main thread itself sets.
             nudge = None
             trace(pid, _NOTHING, b"", "main")
+        if poke is not None and clock() >= poke_at:
+            poke()
+            poke = None
         time.sleep(pause)
         pause = min(0.005, pause * 1.2)
     return None
 
 
-def _no_getfd(pid: int, e: OSError) -> AttachError:
-    if e.errno == errno.ENOSYS:
-        return AttachError("the agent's socket cannot be taken", "pidfd_getfd needs Linux 5.6", kind="unsupported")
-    if e.errno in (errno.EPERM, errno.EACCES) and procfs.alive(pid):
-        return AttachError(
-            "the agent's socket cannot be taken",
-            "pidfd_getfd is refused, probably by a seccomp filter",
-            "Docker: `--cap-add=SYS_PTRACE`, or `--security-opt seccomp=unconfined`",
-            kind="permission",
-        )
-    return refused(pid, e.errno or 0, str(e))
-
-
-def _problem(
-    pid: int, page: pending.Page | None, queued: pending.Queued | None, handed: pep768.Handed | None
-) -> str | None:
-    """What the target's loader reported, if it failed."""
-    if handed is not None:
-        return handed.problem()
-    if page is None or queued is None:
-        return None
+def _page_problem(pid: int, address: int) -> str | None:
+    """What the target's loader reported in the page's status area, if it failed."""
     try:
-        status = memory.read(pid, queued.page[0] + page.status_at, pending.STATUS_SIZE)
+        status = memory.read(pid, address, pending.STATUS_SIZE)
     except OSError:
-        return None  # the page has gone already: the agent is on its way to knock
+        return None  # the page has gone already: the agent is on its way
     return status[2:].partition(b"\0")[0].decode("utf-8", "replace") if status[0] == payload.FAILED else None

@@ -1,13 +1,14 @@
 """pidfd_open(2) and pidfd_getfd(2): a copy of a file descriptor of another process.
 
 ``pidfd_getfd`` asks for the permission to ptrace the process: that is what proves to an agent's socket pair who we are.
-Linux 5.6 and later; Docker's default seccomp profile allows it together with CAP_SYS_PTRACE.
+Linux 5.6 and later; Docker's default seccomp profile allows it only together with CAP_SYS_PTRACE.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+from functools import lru_cache
 
 _PIDFD_GETFD = 438  # the same number on every architecture
 _syscall = ctypes.CDLL(None, use_errno=True).syscall
@@ -29,3 +30,16 @@ def getfd(pid: int, fd: int) -> int:
         return copy
     finally:
         os.close(pidfd)
+
+
+@lru_cache(maxsize=1)
+def works() -> bool:
+    """Whether this kernel and this seccomp filter know the call at all (tried on ourselves)."""
+    fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.close(getfd(os.getpid(), fd))
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True

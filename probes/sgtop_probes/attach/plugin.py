@@ -1,6 +1,7 @@
 """The first rung: an agent that is there already (SGLang plugin, ``sgtop run``) and listens on a socket.
 
-Its folder: ``SGTOP_SOCKET_DIR`` in the server's environment, else ``/tmp/sgtop-UID`` (its user). In it stand
+Its folder: ``SGTOP_SOCKET_DIR`` in the server's environment, else ``/run/user/UID/sgtop`` or ``/tmp/sgtop-UID`` (its
+user's). In it stand
 ``sgtop-PID.sock`` and the token ``sgtop-PID.token`` (0600), PID as the server's own pid namespace counts.
 """
 
@@ -32,7 +33,7 @@ def folders(pid: int) -> list[str]:
         found.append(chosen)
     uid = procfs.uid(pid)
     inside = _inner_uid(pid, uid)
-    found.append(f"/tmp/sgtop-{inside}")
+    found += [f"/run/user/{inside}/sgtop", f"/tmp/sgtop-{inside}"]
     for path in listening(pid):
         if path.endswith("/" + name) and os.path.dirname(path) not in found:
             found.append(os.path.dirname(path))
