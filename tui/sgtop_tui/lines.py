@@ -92,6 +92,15 @@ class Pen:
         pad = " " * (width - width_of(text))
         return self.put(text + pad if left else pad + text, style)
 
+    def add(self, parts: Iterable[Part], width: int) -> bool:
+        """Write ``parts`` if they end before ``width``; whether they were written."""
+        parts = tuple(parts)
+        if self.width + line_width(parts) > width:
+            return False
+        for text, style in parts:
+            self.put(text, style)
+        return True
+
     def right(self, parts: Line, width: int) -> Pen:
         """Write ``parts`` so that they end at column ``width``; leave them out where they do not fit."""
         need = line_width(parts)
@@ -101,6 +110,10 @@ class Pen:
         for text, style in parts:
             self.put(text, style)
         return self
+
+    def parts_of(self, line: Line) -> Line:
+        """What was written, with ``line`` after it."""
+        return (*self.parts, *line)
 
     def line(self) -> Line:
         """What was written."""

@@ -249,7 +249,7 @@ class Look:
     def why_empty(self, what: str) -> str | None:
         """Why a panel that needs the agent has nothing to show; None when it has. ``what``: what it would show."""
         if self.agentless:
-            return f"{what}: needs the agent inside the scheduler. `sgtop doctor` says what is missing"
+            return f"{what}: only with the agent in the scheduler (`sgtop doctor`)"
         if self.state == "connecting":
             return "attaching …"
         if self.state == "starting":

@@ -1,8 +1,9 @@
 """Where panels stand: pure arithmetic from the terminal's size and what each panel wants.
 
 Panels of one ``row`` stand side by side. Each row gets its least height first, most important rows first; what is left
-goes to rows in the order of their priority until each has what it would like, and the rest to the row that can use
-any amount. A row that does not fit is left out, so a small terminal still shows what matters.
+goes to rows in the order of their priority until each has what it would like, then to those that can use more, evenly,
+and the rest to the row that can use any amount. A row that does not fit is left out, so a small terminal still shows
+what matters.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class Want:
     min_width: int
     min_height: int
     ideal_height: int
+    most_height: int = 0
+    """More than this would be blank; 0: the ideal."""
     weight: float = 1.0
     """Share of its row's width."""
     stretch: bool = False
@@ -83,6 +86,12 @@ def _heights(rows: Mapping[int, Sequence[Want]], height: int) -> dict[int, int]:
             more = min(left, max(0, max(w.ideal_height for w in rows[row]) - out[row]))
             out[row] += more
             left -= more
+    growing = [row for row in sorted(out) if any(w.most_height for w in rows[row])]
+    while growing and left:
+        growing = [row for row in growing if out[row] < max(w.most_height for w in rows[row])]
+        for row in growing[:left]:
+            out[row] += 1
+            left -= 1
     stretchable = [row for row in by_priority if row in out and any(w.stretch for w in rows[row])]
     if stretchable and left:
         out[stretchable[0]] += left

@@ -69,8 +69,10 @@ def styles(palette: Palette) -> dict[str, Style]:
     """Style word → style."""
     p = palette
 
+    soft = mix(p.accent, p.background, 0.62)  # large areas of the bright accent would shout on a healthy screen
+
     def fg(color: str, bold: bool = False) -> Style:
-        return Style(color=color, bold=bold)
+        return Style(color=color, bgcolor=p.background, bold=bold)
 
     def cell(color: str, bold: bool = False) -> Style:
         return Style(color=color, bgcolor=mix(color, p.background, DARKEN), bold=bold)
@@ -90,8 +92,8 @@ def styles(palette: Palette) -> dict[str, Style]:
         "crit": fg(p.crit, bold=True),
         "badge": Style(color=p.background, bgcolor=p.accent, bold=True),
         "command": fg(p.accent),
-        "bar": fg(p.accent),
-        "spark": fg(p.accent),
+        "bar": fg(soft),
+        "spark": fg(soft),
         "quiet": fg(p.rule),
         "mode.decode": cell(p.decode),
         "mode.prefill": cell(p.prefill),
@@ -122,7 +124,7 @@ def stale_styles(palette: Palette | None) -> dict[str, Style]:
     """Styles of figures that are no longer true: all faint. ``None``: without colour."""
     if palette is None:
         return {word: style + Style(dim=True) for word, style in plain_styles().items()}
-    faint = Style(color=mix(palette.dim, palette.background, 0.7))
+    faint = Style(color=mix(palette.dim, palette.background, 0.7), bgcolor=palette.background)
     return dict.fromkeys(styles(palette), faint)
 
 

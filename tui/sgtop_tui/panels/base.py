@@ -36,6 +36,8 @@ class Panel:
     """(look, width) → lines that it would like, without the title."""
     least: Callable[[Look, int], int]
     """(look, width) → lines without which it is no use, without the title."""
+    most: int = 0
+    """Lines beyond which more room would stay blank; 0: the ideal."""
     number: int | None = None
     """The digit that maximises it."""
     min_width: int = 36

@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from sgtop_core.model.snapshot import Histogram
 
 from .. import fmt
-from ..lines import Line, Pen, clip, line_width
+from ..lines import Line, Pen, clip
 
 SHADES = " ▁▂▃▄▅▆▇█"
 
 
 def edge_label(edge_ms: float) -> str:
-    """A bucket's bound in as few cells as it takes: ``10µ``, ``300µ``, ``3m``, ``1s``."""
+    """A bucket's bound: ``10µs``, ``300µs``, ``3ms``, ``1s``."""
     if edge_ms < 0.9995:
-        return f"{edge_ms * 1e3:.0f}µ"
+        return f"{edge_ms * 1e3:.0f}µs"
     if edge_ms < 999.5:
-        return f"{edge_ms:.0f}m"
+        return f"{edge_ms:.0f}ms"
     return f"{edge_ms / 1e3:.0f}s"
 
 
@@ -47,11 +47,15 @@ def rebin(histogram: Histogram, most: int) -> list[tuple[float, int]]:
 
 
 def histogram_line(bins: Sequence[tuple[float, int]], width: int) -> Line:
-    """One line: ``<10µ ▂ 30µ ▃ …``."""
+    """One line: ``<10µs ▂ 30 ▃ 100 ▅ 300 ▂ 1ms …``; a unit stands where it changes."""
     top = max((n for _, n in bins), default=0)
     pen = Pen()
+    unit = ""
     for i, (edge, n) in enumerate(bins):
-        label = ("<" if i == 0 else "") + edge_label(edge) + " "
+        text = edge_label(edge)
+        number, own = text.rstrip("µms"), text.lstrip("0123456789")
+        label = ("<" if i == 0 else "") + (number if own == unit else text) + " "
+        unit = own
         if pen.width + len(label) + 3 > width:
             break
         pen.put(label, "dim").put(_shade(n, top), "bar").put(" ")
@@ -68,7 +72,7 @@ def histogram_block(bins: Sequence[tuple[float, int]], width: int, height: int) 
     """``height`` lines: bars, and their upper bounds below. Needs a height of at least 2."""
     if not bins:
         return []
-    cell = max(5, min(9, width // len(bins)))
+    cell = max(7, min(9, width // len(bins)))
     bins = bins[-max(1, width // cell) :]
     top = max(n for _, n in bins)
     rows = height - 1
@@ -131,6 +135,30 @@ def shares_list(items: Sequence[tuple[str, float, str, str]], width: int, height
     return out
 
 
-def widest(lines: Sequence[Line]) -> int:
-    """Cells of the widest line."""
-    return max((line_width(line) for line in lines), default=0)
+def column_chart(series: Sequence[float | None], width: int, height: int) -> list[Line]:
+    """The newest ``width`` values as columns of ``height`` lines, from zero to their maximum; gaps stay blank."""
+    shown = list(series)[-width:]
+    top = max((v for v in shown if v is not None), default=0.0)
+    out: list[Line] = []
+    for row in range(height):
+        floor = height - 1 - row
+        text = ""
+        for value in shown:
+            level = value / top * height * 8 - floor * 8 if value is not None and top > 0 else 0.0
+            text += SHADES[max(0, min(8, round(level)))]
+        out.append(((text, "spark"),))
+    return out
+
+
+def chart(label: str, newest: str, peak: str, series: Sequence[float | None], width: int, height: int) -> list[Line]:
+    """A column chart with its name, newest value and maximum at its left."""
+    notes = [(label, "dim"), (newest, "figure"), (f"max {peak}", "dim")]
+    left = max(len(text) for text, _ in notes) + 2
+    room = width - left - 2
+    scale = max(1, room // len(series)) if series else 1
+    wide = [value for value in series for _ in range(scale)]
+    out: list[Line] = []
+    for i, line in enumerate(column_chart(wide, room, height)):
+        text, style = notes[i] if i < len(notes) else ("", "")
+        out.append(Pen(1).cell(text, left, style, left=True).parts_of(line))
+    return out

@@ -8,7 +8,7 @@ from .. import fmt
 from ..lines import Line, Pen
 from ..look import Look, ModeSum
 from .base import Panel, words
-from .prefill import figure, gpu_line, rate_line, step_line
+from .prefill import figure, gpu_line, rate_chart, step_line
 
 LITTLE_GRAPH = 0.5
 """Below this share of graph replays, where graphs are captured, the share is marked."""
@@ -32,7 +32,7 @@ def graph_line(look: Look, mode: ModeSum) -> Line:
     return pen.line()
 
 
-def spec_line(look: Look) -> Line | None:
+def spec_line(look: Look, width: int) -> Line | None:
     """Speculative decoding: what verify and draft take a step. None where no draft runner ran."""
     forwards: list[Forward] = [f for r in look.leaders[:1] for f in r.forwards]
     draft = [f for f in forwards if f.runner == "draft"]
@@ -42,14 +42,14 @@ def spec_line(look: Look) -> Line | None:
     verify = next((f for f in forwards if f.runner == "target" and f.mode == "TARGET_VERIFY"), None)
     if verify is not None:
         q = verify.gpu_ms or verify.host_ms
-        figure(pen.put("verify ", "dim"), fmt.ms(q.p50), "p50")
+        pen.put("verify ", "dim").put(fmt.ms(q.p50), "figure").gap(2)
     worst = max(draft, key=lambda f: f.host_ms.total)
     q = worst.gpu_ms or worst.host_ms
-    figure(pen.put("draft ", "dim"), fmt.ms(q.p50), "p50")
+    pen.put("draft ", "dim").put(fmt.ms(q.p50), "figure").gap(2)
     mode = look.decode
     if mode is not None and mode.tokens_per_s and mode.steps_per_s and mode.batch_p50:
         accepted = mode.tokens_per_s / (mode.steps_per_s * mode.batch_p50)
-        pen.put("≈", "dim").put(fmt.count(accepted), "figure").put(" tok/req a step", "dim")
+        pen.add((("≈", "dim"), (fmt.count(accepted), "figure"), (" tok/step", "dim")), width)
     return pen.line()
 
 
@@ -67,13 +67,13 @@ def draw(look: Look, width: int, height: int) -> list[Line]:
     top = Pen(1)
     figure(top, fmt.count(mode.tokens_per_s), "tok/s", 6)
     top.put("bs ", "dim")
-    over = batch_over_graph(look, mode)
-    top.put(fmt.count(mode.batch_p50), "warn" if over else "figure").put(" p50  ", "dim")
-    top.put(fmt.count(mode.batch_max), "figure").put(" max", "dim")
-    if over:
-        top.put(f" > graph {look.graph_max_bs}", "warn")
+    if batch_over_graph(look, mode):
+        top.put(f"{fmt.count(mode.batch_p50)} > graph {look.graph_max_bs}", "warn")
+    else:
+        top.put(fmt.count(mode.batch_p50), "figure").put(" p50", "dim")
+    top.add((("  ", ""), (fmt.count(mode.batch_max), "figure"), (" max", "dim")), width)
     out = [top.line(), step_line(mode, width), graph_line(look, mode)]
-    spec = spec_line(look)
+    spec = spec_line(look, width)
     if spec is not None:
         out.insert(2, spec) if height <= 3 else out.append(spec)
     if mode.gpu_p50 is not None:
@@ -82,8 +82,7 @@ def draw(look: Look, width: int, height: int) -> list[Line]:
     figure(pen, fmt.per_s(mode.steps_per_s), "steps/s", 4)
     figure(pen, fmt.count(look.running), "running", 3)
     out.append(pen.line())
-    if mode.rate_series:
-        out.append(rate_line("tok/s ", mode, width))
+    out += rate_chart(mode, width, height - len(out))
     return out[:height]
 
 
@@ -104,6 +103,7 @@ PANEL = Panel(
     draw=draw,
     ideal=_ideal,
     least=_least,
+    most=11,
     min_width=40,
     weight=1.2,
     note=lambda look: fmt.window(look.snap.window_s),

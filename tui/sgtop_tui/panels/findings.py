@@ -6,9 +6,9 @@ from sgtop_core.model.snapshot import Alert
 
 from .. import fmt
 from ..glyphs import SEVERITIES
-from ..lines import Line, Pen, clip, wrap
+from ..lines import EMPTY, Line, Pen, clip, wrap
 from ..look import Look
-from .base import Panel, words
+from .base import Panel
 
 
 def finding(look: Look, alert: Alert, width: int, evidence: bool) -> list[Line]:
@@ -36,21 +36,31 @@ def finding(look: Look, alert: Alert, width: int, evidence: bool) -> list[Line]:
     return out
 
 
+def calm(look: Look) -> Line:
+    """The line when there is no finding: never more reassuring than what is known."""
+    if look.state in ("hung", "lost", "waiting", "connecting", "starting"):
+        return ((" –  ", "dim"), ("nothing can be found now", "dim"))
+    if look.agentless:
+        return ((" –  ", "dim"), ("nothing found from outside", "dim"))
+    if not any(r.modes for r in look.snap.ranks):
+        return ((" ✓  ", "good"), ("nothing found (no traffic)", "dim"))
+    return ((" ✓  ", "good"), ("nothing found", "dim"))
+
+
 def draw(look: Look, width: int, height: int) -> list[Line]:
     """As many findings as fit, the worst first; evidence where there is room for all."""
     alerts = look.alerts
     if not alerts:
-        why = look.why_empty("what is wrong and what to do")
-        if why is not None and not look.agentless:
-            return words(why, width)[:height]
-        if look.state in ("hung", "lost", "waiting"):
-            return words("see the line at the top", width)[:height]
-        if not any(r.modes for r in look.snap.ranks):
-            return [((" ✓ ", "good"), ("nothing found; no traffic in the window", "dim"))]
-        return [((" ✓ ", "good"), ("nothing found", "dim"))]
-    full = [finding(look, a, width, evidence=True) for a in alerts]
-    short = [finding(look, a, width, evidence=False) for a in alerts]
-    blocks = full if sum(map(len, full)) <= height else short
+        return [calm(look)][:height]
+    blocks = [finding(look, a, width, evidence=False) for a in alerts]
+    left = height - sum(map(len, blocks))
+    for i, alert in enumerate(alerts):
+        full = finding(look, alert, width, evidence=True)
+        if len(full) - len(blocks[i]) <= left:
+            left -= len(full) - len(blocks[i])
+            blocks[i] = full
+    if left >= len(blocks) - 1:
+        blocks = [[*block, EMPTY] if i < len(blocks) - 1 else block for i, block in enumerate(blocks)]
     out: list[Line] = []
     hidden = 0
     for i, block in enumerate(blocks):
@@ -108,8 +118,7 @@ def tiny(look: Look, width: int, height: int) -> list[Line]:
     """The worst finding in at most ``height`` lines; its → line always stays."""
     alert = worst(look)
     if alert is None:
-        calm: Line = ((" ✓ ", "good"), ("nothing found", "dim"))
-        return [calm][:height]
+        return [calm(look)][:height]
     lines = finding(look, alert, width, evidence=False)
     if len(lines) > height and height >= 2:
         glyph, style = SEVERITIES.get(alert.severity, ("·", "dim"))

@@ -93,8 +93,8 @@ _HEADS = {
 }
 
 
-def banner(look: Look, width: int) -> list[Line]:
-    """One or two lines when the connection is not live: what is the matter, in words. Else none."""
+def banner(look: Look, width: int, most: int = 2) -> list[Line]:
+    """At most ``most`` lines when the connection is not live: what is the matter, in words. Else none."""
     head = _HEADS.get(look.state)
     if head is None:
         return []
@@ -105,9 +105,9 @@ def banner(look: Look, width: int) -> list[Line]:
     first = f" {glyph} {head}: "
     pieces = wrap(message, width - 4, first=line_width(((first, ""),)) - 3)
     out: list[Line] = [fit(((first, style), (pieces[0], style)), width)]
-    if len(pieces) > 1:
-        rest = " ".join(pieces[1:])
-        out.append(fit((("   ", ""), (clip(rest, width - 4), style)), width))
+    for i, piece in enumerate(pieces[1:most]):
+        text = piece if i < most - 2 else clip(" ".join(pieces[i + 1 :]), width - 4)
+        out.append(fit((("   ", ""), (text, style)), width))
     return out
 
 

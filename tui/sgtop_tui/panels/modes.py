@@ -15,7 +15,7 @@ def strip(cells: tuple[Cell, ...], width: int) -> Line:
     """``cells`` in ``width`` columns, each as wide as fits, newest at the right; neighbours of one look joined."""
     if width <= 0:
         return ()
-    scale = max(1, width // len(cells)) if cells else 1
+    scale = max(1, -(-width // len(cells))) if cells else 1  # rounded up: a strip without a hole at its left
     shown = cells[-(width // scale) :]
     parts: list[Part] = []
     blank = width - len(shown) * scale

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from .. import fmt
-from ..lines import Line, Pen
+from ..lines import EMPTY, Line, Pen
 from ..look import Look, ModeSum
 from .base import Panel, words
+from .charts import chart
 
 
 def figure(pen: Pen, value: str, unit: str, width: int = 0, style: str = "figure") -> Pen:
@@ -37,10 +38,14 @@ def gpu_line(mode: ModeSum) -> Line:
     return pen.line()
 
 
-def rate_line(label: str, mode: ModeSum, width: int) -> Line:
-    """tokens/s over the window as a sparkline."""
-    pen = Pen(1).put(label, "dim")
-    return _spark(pen, mode.rate_series, width)
+def rate_chart(mode: ModeSum, width: int, height: int) -> list[Line]:
+    """tokens/s over the window, in whatever room is left; a blank line above it where there is room for one."""
+    known = [v for v in mode.rate_series if v is not None]
+    if not known or height < 2:
+        return []
+    lines = min(6, height - 1 if height > 3 else height)
+    out = chart("tok/s", fmt.count(known[-1]), fmt.count(max(known)), mode.rate_series, width, lines)
+    return [EMPTY, *out] if height > lines else out
 
 
 def draw(look: Look, width: int, height: int) -> list[Line]:
@@ -51,8 +56,10 @@ def draw(look: Look, width: int, height: int) -> list[Line]:
     why = look.why_empty("prefill steps, tokens and their time")
     waiting = Pen(1)
     figure(waiting, fmt.count(look.waiting), "waiting", 3)
+    if look.kv_usage is not None:
+        waiting.put("kv ", "dim").put(fmt.percent(look.kv_usage) + "  ", "figure")
     if look.oldest_wait_s is not None and look.waiting:
-        waiting.put("oldest ", "dim").put(fmt.seconds(look.oldest_wait_s) + "  ", "figure")
+        waiting.add((("oldest ", "dim"), (fmt.seconds(look.oldest_wait_s) + "  ", "figure")), width + 2)
     if main is None:
         if why is not None and look.waiting is None:
             return words(why, width)[:height]
@@ -64,15 +71,13 @@ def draw(look: Look, width: int, height: int) -> list[Line]:
     if main.hit_ratio is not None:
         top.put("hit ", "dim").put(fmt.percent(main.hit_ratio), "figure")
     if main.batch_p50 is not None:
-        waiting.put("bs ", "dim").put(f"{fmt.count(main.batch_p50)}", "figure").put("  ")
-    if look.kv_usage is not None:
-        waiting.put("kv ", "dim").put(fmt.percent(look.kv_usage), "figure")
+        waiting.add((("bs ", "dim"), (f"{fmt.count(main.batch_p50)}", "figure")), width)
     out = [top.line(), step_line(main, width), waiting.line()]
     if mode is not None and mixed is not None:
         pen = Pen(1).put("mixed ", "dim")
         figure(pen, fmt.per_s(mixed.steps_per_s), "steps/s", 4)
-        figure(pen, fmt.ms(mixed.step_p50), "p50", 6)
-        figure(pen, fmt.ms(mixed.step_p99), "p99", 6)
+        pen.add(((f"{fmt.ms(mixed.step_p50):>6}", "figure"), (" p50  ", "dim")), width)
+        pen.add(((f"{fmt.ms(mixed.step_p99):>6}", "figure"), (" p99", "dim")), width)
         out.append(pen.line())
     if main.gpu_p50 is not None:
         out.append(gpu_line(main))
@@ -80,8 +85,7 @@ def draw(look: Look, width: int, height: int) -> list[Line]:
         pen = Pen(1)
         figure(pen.put("cached ", "dim"), fmt.count(main.cached_tokens_per_s), "tok/s", 6)
         out.append(pen.line())
-    if main.rate_series and height > len(out):
-        out.append(rate_line("tok/s ", main, width))
+    out += rate_chart(main, width, height - len(out))
     return out[:height]
 
 
@@ -102,6 +106,7 @@ PANEL = Panel(
     draw=draw,
     ideal=_ideal,
     least=_least,
+    most=11,
     min_width=38,
     note=lambda look: fmt.window(look.snap.window_s),
     terms=("tok/s", "step", "hit", "waiting", "gpu", "mixed", "kv"),

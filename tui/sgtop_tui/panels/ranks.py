@@ -19,6 +19,9 @@ OUT_OF_LINE = 1.25
 LEAST_MS = 0.5
 """… and at least this much above it, ms."""
 
+_SPEAKING = ("hung", "lost", "starting", "elsewhere")
+"""States whose words matter more than figures."""
+
 Getter = Callable[[Rank], "float | None"]
 
 
@@ -126,7 +129,7 @@ def rows(look: Look, width: int) -> list[Line]:
         pen = Pen()
         for part in _label(rank, name):
             pen.put(*part)
-        if rank.state in ("hung", "lost", "starting", "elsewhere") and (rank.message or not rank.modes):
+        if rank.state in _SPEAKING and (rank.message or not rank.modes):
             pen.put(rank.message or rank.state, STATES[rank.state][1])
             out.append(pen.line())
             continue
@@ -139,14 +142,38 @@ def rows(look: Look, width: int) -> list[Line]:
     return out
 
 
+def inline(rank: Rank, look: Look, width: int) -> Line:
+    """One rank with its figures named, where there is no line for the head."""
+    name = max((len(r.rank) for r in look.ranks), default=4)
+    pen = Pen()
+    for part in _label(rank, name):
+        pen.put(*part)
+    if rank.state in _SPEAKING and (rank.message or not rank.modes):
+        return pen.put(rank.message or rank.state, STATES[rank.state][1]).line()
+    q = rank.gaps.quantiles_ms if rank.gaps else None
+    groups: list[Line] = [
+        (("step ", "dim"), (f"{fmt.ms_bare(step_p(rank, 'p50'))}/{fmt.ms(step_p(rank, 'p99'))}  ", "figure")),
+        (("gap ", "dim"), (f"{fmt.ms_bare(q.p50 if q else None)}/{fmt.ms(q.p99 if q else None)}  ", "figure")),
+        (("run ", "dim"), (f"{fmt.count(rank.queue.running)}  ", "figure")),
+        (("wait ", "dim"), (f"{fmt.count(rank.queue.waiting)}  ", "figure")),
+        (("kv ", "dim"), (f"{fmt.percent(rank.kv_usage)}  ", "figure")),
+        (("cpu ", "dim"), (fmt.percent(rank.cpu_share), "figure")),
+    ]
+    for group in groups:
+        if not pen.add(group, width):
+            break
+    return pen.line()
+
+
 def _figure_style(value: float | None, marked: bool) -> str:
     return "warn" if marked else "dim" if value is None else "figure"
 
 
-HEAT = ("step ms", "step p99", "gap p99", "wait", "steps/s", "kv", "cpu")
+HEAT = ("step ms", "gap ms", "gap p99", "wait", "step p99", "steps/s", "kv", "cpu")
 _HEAT: dict[str, tuple[Getter, Callable[[float | None], str], bool]] = {
     "step ms": (_step("p50"), fmt.ms_bare, True),
     "step p99": (_step("p99"), fmt.ms_bare, True),
+    "gap ms": (_gap("p50"), fmt.ms_bare, True),
     "gap p99": (_gap("p99"), fmt.ms_bare, True),
     "wait": (lambda r: r.queue.waiting, fmt.count, False),
     "steps/s": (_steps, fmt.per_s, False),
@@ -194,7 +221,7 @@ def draw(look: Look, width: int, height: int) -> list[Line]:
     if len(lines) <= height:
         return lines
     if len(look.ranks) <= height:
-        return lines[1 : height + 1]
+        return [inline(rank, look, width) for rank in look.ranks]
     if len(look.ranks) > 3:
         return heat(look, width, height)
     return lines[:height]

@@ -98,7 +98,7 @@ def draw(look: Look, width: int, height: int) -> list[Line]:
         out.append(busy_line(gaps, rank, width))
     _, parts, total_ms = _what(look, rank)
     bins = rebin(gaps.histogram, max(3, width // 8)) if gaps is not None and gaps.histogram is not None else []
-    chart = 0 if not bins else 1 if height < 6 else 3 if height < 11 else 4
+    chart = 0 if not bins else 1 if height < 6 else 3 if height < 11 else 4 + max(0, height - 12)
     modes = mode_gaps_line(gaps, width) if gaps is not None and height >= 5 else None
     room = height - len(out) - chart - (modes is not None)
     if room >= 3 and parts:
@@ -119,8 +119,12 @@ def draw(look: Look, width: int, height: int) -> list[Line]:
         block = histogram_block(bins, width - 18, chart)
         notes = [("gaps", gaps.quantiles_ms.count, fmt.count), ("p50", gaps.quantiles_ms.p50, fmt.ms)]
         notes += [("p99", gaps.quantiles_ms.p99, fmt.ms), ("max", gaps.quantiles_ms.max, fmt.ms)]
-        for line, (name, value, how) in zip(block, notes, strict=False):
-            pen = Pen(1).cell(name, 5, "dim", left=True).cell(how(value), 8, "figure").gap(2)
+        for i, line in enumerate(block):
+            pen = Pen(1)
+            if i < len(notes):
+                name, value, how = notes[i]
+                pen.cell(name, 5, "dim", left=True).cell(how(value), 8, "figure")
+            pen.to(16)
             for text, style in line:
                 pen.put(text, style)
             out.append(pen.line())
@@ -131,7 +135,7 @@ def _note(look: Look) -> str:
     rank = look.focus
     if rank is None:
         return ""
-    words_ = [rank.rank if look.choices.rank else f"{rank.rank}, the worst" if len(look.snap.ranks) > 1 else rank.rank]
+    words_ = [rank.rank if look.choices.rank else f"{rank.rank}, most gaps" if len(look.snap.ranks) > 1 else rank.rank]
     if rank.gaps is not None and rank.gaps.label == "host":
         words_.append("host gaps")
     return " · ".join([*words_, fmt.window(look.snap.window_s)])
@@ -160,6 +164,7 @@ PANEL = Panel(
     draw=draw,
     ideal=_ideal,
     least=_least,
+    most=14,
     min_width=58,
     weight=1.2,
     note=_note,

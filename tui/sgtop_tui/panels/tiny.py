@@ -5,24 +5,25 @@ from __future__ import annotations
 from sgtop_core.model.snapshot import Rank
 
 from .. import fmt
-from ..glyphs import STATES, mode_glyph
+from ..glyphs import MODES, STATES, mode_glyph
 from ..lines import Line, Pen
-from ..look import Look, step_p
+from ..look import DECODE_MODES, Look, step_p
 from . import findings, header
 
 
-def rank_line(rank: Rank, width: int, name: int) -> Line:
+def rank_line(rank: Rank, width: int, label: int) -> Line:
     """``TP0 e  step 24 61  run 67 wait 4  kv 83%``, as much as fits."""
     glyph, style = STATES.get(rank.state, ("?", "warn"))
-    pen = Pen().cell(rank.rank, name, "strong", left=True).gap(1)
+    pen = Pen().cell(rank.rank, label, "strong", left=True).gap(1)
     if rank.state != "live" and not rank.modes:
         pen.put(f"{glyph} {rank.message or rank.state}", style)
         return pen.line()
     cell = rank.strip[-1] if rank.strip else None
     mode = mode_glyph(cell.mode, cell.eager) if cell is not None else None
     pen.put(mode.letter if mode else glyph, mode.style if mode else style)
+    name = next((MODES[m].word for m in DECODE_MODES if m in rank.modes and rank.modes[m].steps), "step")
     parts: list[Line] = [
-        ((" step ", "dim"), (f"{fmt.ms_bare(step_p(rank, 'p50'))}/{fmt.ms(step_p(rank, 'p99'))}", "figure")),
+        ((f" {name} ", "dim"), (f"{fmt.ms_bare(step_p(rank, 'p50'))}/{fmt.ms(step_p(rank, 'p99'))}", "figure")),
         ((" wait ", "dim"), (fmt.count(rank.queue.waiting), "figure")),
         ((" run ", "dim"), (fmt.count(rank.queue.running), "figure")),
         ((" kv ", "dim"), (fmt.percent(rank.kv_usage), "figure")),
@@ -38,8 +39,9 @@ def rank_line(rank: Rank, width: int, name: int) -> Line:
 def draw(look: Look, width: int, height: int) -> list[Line]:
     """Header, the banner's words where there is one, ranks, the worst finding."""
     out = [header.cramped(look, width)]
-    out += header.banner(look, width)[:2]
-    ranks = look.ranks
+    out += header.banner(look, width, most=3 if height >= 8 else 1)[: max(1, height // 3)]
+    # The rank in trouble comes first: it must not be the one that has no line.
+    ranks = sorted(look.ranks, key=lambda rank: rank is not look.focus) if look.choices.sort == "rank" else look.ranks
     alert = findings.worst(look)
     below = 1 if alert is None else min(max(2, len(findings.tiny(look, width, height))), max(2, height // 2))
     room = max(1, height - len(out) - below)

@@ -43,6 +43,7 @@ def wants(look: Look, width: int, height: int) -> list[Want]:
                 min_width=panel.min_width,
                 min_height=least + 1,
                 ideal_height=max(least, panel.ideal(look, likely)) + 1,
+                most_height=panel.most + 1 if panel.most else 0,
                 weight=panel.weight,
                 stretch=panel.stretch,
             )
