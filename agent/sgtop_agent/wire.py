@@ -34,6 +34,7 @@ KINDS: dict[str, str] = {
     "stat": "agent → sgtop, 4 times a second: own cost and loss; fields below",
     "reply": "agent → sgtop: the answer to a cmd; fields id, ok, result or error (in words)",
     "note": "agent → sgtop: a line for the log or the audit; fields t, level (info|warning|error), text",
+    "kernels": "agent → sgtop: state of kernel tracing, at each change and once a second; fields below",
     "bye": "agent → sgtop: the last frame; field why (in words)",
     "ping": "sgtop → agent: heartbeat, every second",
     "cmd": "sgtop → agent: fields id, op, args (map)",
@@ -71,6 +72,21 @@ STAT: dict[str, str] = {
     "agent_cpu_ns": "int, CPU time of the agent's thread since it started",
     "lost": "map: table → rows lost since the agent started (ring overflow)",
     "off": "map: hook → why it switched itself off (an exception in it, in words)",
+}
+
+KERNELS: dict[str, str] = {
+    "t": "int, time of this frame",
+    "mode": "off | windows | on: the strongest wish of all clients",
+    "state": "off | waiting | enabling | tracing | disabling | settling | yielded | failed",
+    "reason": "str, in words: why it does not trace",
+    "window_s": "float, length of a window",
+    "period_s": "float, from one window to the next",
+    "cupti": "int, cuptiGetVersion(), or null",
+    "ring_bytes": "int, size of the ring in the server's memory; 0 there is none",
+    "epoch": "int, number of the current or last tracing session",
+    "on": "list epoch, t of the running session, or null",
+    "windows": "list of the latest sessions: epoch, t on, t off, ns of the main thread to enable, to disable",
+    "counters": "map: the ring header's counters; sgring.c says what each counts",
 }
 
 STAGES: tuple[str, ...] = (
@@ -408,6 +424,7 @@ def _document() -> str:
     ]
     lines += ["## Kinds", "", *table(KINDS, "kind"), "## Agent's hello", "", *table(HELLO_AGENT, "field")]
     lines += ["## stat", "", *table(STAT, "field")]
+    lines += ["## kernels", "", *table(KERNELS, "field")]
     for name, cols in TABLES.items():
         lines += [f"## Table `{name}`", "", *table(cols, "column")]
     return "\n".join(lines)

@@ -1,15 +1,24 @@
-"""The operations ``kernels`` and ``kernel_names`` of the wire."""
+"""The operations ``kernels`` and ``kernel_names`` of the wire, and kernel tracing's place in the agent."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..ops import LATER, Call, OpError, Ops
-from .control import KernelControl
+from ..ops import LATER, Call, OpError
+from .control import TICK_NS, KernelControl
+
+if TYPE_CHECKING:
+    from ..serve import Agent
+
+__all__ = ["LATER", "start"]
 
 
-def register(ops: Ops, control: KernelControl) -> None:
-    """Add both operations. The reply to ``kernels`` carries the ring's read-only descriptor once there is a ring."""
+def start(agent: Agent) -> KernelControl:
+    """Kernel tracing for as long as this agent's hooks are on.
+
+    The reply to ``kernels`` carries the ring's read-only descriptor once there is a ring.
+    """
+    control = KernelControl(agent)
 
     def kernels(call: Call) -> Any:
         try:
@@ -27,5 +36,9 @@ def register(ops: Ops, control: KernelControl) -> None:
             raise OpError("kernel_names: pointers must be a list of integers")
         return {"names": control.names(pointers)}
 
-    ops.register("kernels", kernels)
-    ops.register("kernel_names", kernel_names)
+    agent.ops.register("kernels", kernels)
+    agent.ops.register("kernel_names", kernel_names)
+    agent.every(TICK_NS, control.tick)
+    agent.on_client_gone(lambda client: control.gone(id(client)))
+    agent.on_undo(control.close)
+    return control

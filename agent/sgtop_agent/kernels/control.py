@@ -30,7 +30,9 @@ _RESUME_NS = 500_000_000
 class Host(Protocol):
     """What kernel tracing needs of the agent."""
 
-    scheduler: Any
+    @property
+    def scheduler(self) -> Any:
+        """SGLang's scheduler."""
 
     def at_step(self, fn: Callable[[], None]) -> object:
         """Run ``fn`` once on the scheduler's main thread between two steps; False if that is not possible now."""
@@ -257,8 +259,10 @@ class KernelControl:
             self._fail(why)
             return
         self._ct0 = self._steps()
-        self._phase, self._job = "enabling", _Job(self._enable)
-        self._host.at_step(self._job.run)
+        if self._queue(self._enable):
+            self._phase = "enabling"
+        else:
+            self._next = now + _RESUME_NS
 
     def _enabling(self, now: int) -> None:
         job = self._job
@@ -288,8 +292,15 @@ class KernelControl:
                 self._fail(why)
                 over = True
         if over:
-            self._phase, self._job = "disabling", _Job(self._disable)
-            self._host.at_step(self._job.run)
+            self._queue(self._disable)
+            self._phase = "disabling"
+
+    def _queue(self, fn: Callable[[], None]) -> bool:
+        self._job = job = _Job(fn)
+        try:
+            return self._host.at_step(job.run) is not False
+        except Exception:  # no boundary to run at: the job ages and is done from here, or tried again
+            return False
 
     def _disabling(self, now: int) -> None:
         job = self._job
