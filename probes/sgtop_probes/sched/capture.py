@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from . import perf
+from . import perf, tracefs
 
 
 class CaptureError(RuntimeError):
@@ -91,10 +91,15 @@ def record(path: str, seconds: float, *, perf_binary: str | None = None) -> Reco
         raise CaptureError(f"{path} exists", "choose another name with --out")
     version = _version(binary)
     command = (binary, "sched", "record", "-k", "CLOCK_MONOTONIC", "-o", path, "--", "sleep", f"{seconds:g}")
+    may_mount = perf.has_capability((perf.CAP_SYS_ADMIN,)) and not tracefs.mounted()
     begun = time.monotonic_ns()
     try:
         child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            tracefs.in_private_mount(command) if may_mount else command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
     except OSError as e:
         raise CaptureError(f"{binary}: {e.strerror}", "check the binary: perf --version") from e

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from .types import PREEMPTED, SLEPT, UNKNOWN, WAKEUP_WAIT, Open, Rows
 
+DOUBLE_NS = 20_000
+"""Nobody leaves the CPU twice so quickly: it is one switch that two events recorded while filters were changed."""
+
 Task = tuple[int, bytes]
 """Thread id as in the record, comm."""
 Split = Callable[[int, int, int, int, "Task | None", Task], Iterator[tuple[int, int, int, bytes]]]
@@ -70,7 +73,10 @@ class Tracker:
         """``tid`` left the CPU, which runs ``who`` now."""
         if tid not in self._off:
             return
-        if self._off[tid] is not None:
+        off = self._off[tid]
+        if off is not None:
+            if time - off.since < DOUBLE_NS:
+                return
             self.broken += 1
         self._off[tid] = _Off(time, cpu, preempted, who, comm)
         self._last_cpu[tid] = cpu

@@ -2,7 +2,8 @@
 
 Who ran instead, for how long, and how long a woken thread waited. Needs CAP_PERFMON (or perf_event_paranoid ≤ -1) and
 tracefs for the tracepoints' ids. One ring a CPU holds both events in their order; other tasks pay a few hundred
-nanoseconds a switch for the filter.
+nanoseconds a switch for the filter. The ring belongs to a dummy event: the kernel gives an event one filter for its
+life, so a new set of threads means new events into the same ring.
 """
 
 from __future__ import annotations
@@ -133,9 +134,8 @@ class LevelA:
         self._names = Names(translate=translate)
         self._list = WatchList(watched, every_thread)
         self._hosts = HostTids(self._layout, translate=translate)
-        self._rings: list[perf.Ring] = []
-        self._switch_fds: list[int] = []
-        self._wake_fds: list[int] = []
+        self._rings: dict[int, perf.Ring] = {}
+        self._events: list[int] = []
         self._waiter = Waiter()
         self._held: list[Event] = []
         self._lost = 0
@@ -149,10 +149,8 @@ class LevelA:
         try:
             self._hosts.want(self._list.tids)
             for cpu in cpus:
-                with_descriptors(lambda cpu=cpu: self._open_cpu(cpu))  # type: ignore[misc]
+                with_descriptors(lambda cpu=cpu: self._open_ring(cpu))  # type: ignore[misc]
             self._refilter()
-            for fd in (*self._switch_fds, *self._wake_fds):
-                perf.enable(fd)
         except BaseException:
             self.close()
             raise
@@ -168,11 +166,11 @@ class LevelA:
         """Records lost since opening, those of exact crediting among them."""
         return self._lost + (self._exact.lost if self._exact is not None else 0)
 
-    def _open_cpu(self, cpu: int) -> None:
+    def _open_ring(self, cpu: int) -> None:
         try:
             fd = perf.open_event(
-                perf.TYPE_TRACEPOINT,
-                self._layout.switch_id,
+                perf.TYPE_SOFTWARE,
+                perf.SW_DUMMY,
                 pid=-1,
                 cpu=cpu,
                 sample_type=_SAMPLE_TYPE,
@@ -182,13 +180,20 @@ class LevelA:
             if e.errno == errno.ENODEV:  # went off line since we looked
                 return
             raise
-        ring = perf.Ring(fd, self._pages)
-        self._rings.append(ring)
-        self._switch_fds.append(fd)
-        wake = perf.open_event(perf.TYPE_TRACEPOINT, self._layout.wakeup_id, pid=-1, cpu=cpu, sample_type=_SAMPLE_TYPE)
-        self._wake_fds.append(wake)
-        perf.redirect(wake, fd)
+        ring = self._rings[cpu] = perf.Ring(fd, self._pages)
         self._waiter.add(ring)
+
+    def _open_events(self, tracepoint: int, text: str, into: list[int]) -> None:
+        """One event a CPU that writes into its ring; each descriptor is in ``into`` as soon as it is open."""
+        for cpu, ring in self._rings.items():
+            fd = with_descriptors(
+                lambda cpu=cpu: perf.open_event(  # type: ignore[misc]
+                    perf.TYPE_TRACEPOINT, tracepoint, pid=-1, cpu=cpu, sample_type=_SAMPLE_TYPE
+                )
+            )
+            into.append(fd)
+            perf.set_filter(fd, text)
+            perf.redirect(fd, ring.fd)
 
     def _make_exact(self, cpu: int) -> ExactRing:
         made = _CpuRing(self._layout, self._names, cpu, self._pages)
@@ -198,12 +203,14 @@ class LevelA:
     def _refilter(self) -> None:
         own = self._hosts.map()
         self._tracker.watch(own)
-        switch = filters.build(("prev_pid", "next_pid"), own)
-        wake = filters.build(("pid",), own)
-        for fd in self._switch_fds:
-            perf.set_filter(fd, switch)
-        for fd in self._wake_fds:
-            perf.set_filter(fd, wake)
+        old, self._events = self._events, []
+        self._open_events(self._layout.switch_id, filters.build(("prev_pid", "next_pid"), own), self._events)
+        self._open_events(self._layout.wakeup_id, filters.build(("pid",), own), self._events)
+        # The new ones run before the old ones end: what both record the tracker takes once.
+        for fd in self._events:
+            perf.enable(fd)
+        for fd in old:
+            os.close(fd)
 
     def watch(self, watched: Sequence[Watched]) -> None:
         """Watch these from now on."""
@@ -226,7 +233,7 @@ class LevelA:
         if self._hosts.pending and self._hosts.learn():
             self._refilter()
         events, self._held = self._held, []
-        for ring in self._rings:
+        for ring in self._rings.values():
             data = ring.read()
             if data:
                 self._lost += parse(data, self._layout, events)
@@ -273,12 +280,12 @@ class LevelA:
 
     def close(self) -> None:
         """Close all events."""
-        for fd in self._wake_fds:
+        for fd in self._events:
             os.close(fd)
-        self._wake_fds = []
-        for ring in self._rings:
+        self._events = []
+        for ring in self._rings.values():
             ring.close()
-        self._rings, self._switch_fds = [], []
+        self._rings = {}
         if self._exact is not None:
             self._exact.close()
         self._hosts.close()

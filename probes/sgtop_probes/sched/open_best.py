@@ -23,7 +23,18 @@ def _in_container() -> bool:
     )
 
 
-def _permission(level: str, error: OSError) -> Needs:
+def _ours(watched: Sequence[Watched]) -> bool:
+    """Whether all watched processes are this user's."""
+    for w in watched:
+        try:
+            if os.stat(f"/proc/{w.pid}").st_uid != os.geteuid():
+                return False
+        except OSError:
+            continue
+    return True
+
+
+def _permission(level: str, error: OSError, watched: Sequence[Watched]) -> Needs:
     """What an error of perf_event_open means, and what mends it."""
     paranoid = perf.paranoid()
     capable = perf.has_capability((perf.CAP_PERFMON, perf.CAP_SYS_ADMIN))
@@ -38,17 +49,17 @@ def _permission(level: str, error: OSError) -> Needs:
         )
     if error.errno in (errno.EACCES, errno.EPERM):
         wall = {"A": -1, "B": 0, "C": 2}[level]
+        if level == "C" and not capable and not _ours(watched):
+            return Needs(
+                level,
+                f"the same user as the server, or CAP_PERFMON{setting}",
+                "run sgtop as the server's user, or as root: sudo sgtop …",
+            )
         if capable or (paranoid is not None and paranoid <= wall):
             return Needs(
                 level,
                 "perf_event_open is refused although permissions allow it: a seccomp filter or a security module",
                 "docker run --security-opt seccomp=unconfined … (or --cap-add PERFMON, which Docker's filter honours)",
-            )
-        if level == "C":
-            return Needs(
-                level,
-                f"the same user as the server, or CAP_PERFMON{setting}",
-                "run sgtop as the server's user, or: sudo sysctl kernel.perf_event_paranoid=2",
             )
         if _in_container():
             return Needs(
@@ -64,10 +75,10 @@ def _permission(level: str, error: OSError) -> Needs:
     return Needs(level, error.strerror or str(error), "see docs/cpu.md")
 
 
-def _needs(level: str, error: OSError) -> Needs:
+def _needs(level: str, error: OSError, watched: Sequence[Watched]) -> Needs:
     if isinstance(error, TracefsError):
         return Needs(level, str(error), error.mend)
-    return _permission(level, error)
+    return _permission(level, error, watched)
 
 
 class Best:
@@ -134,7 +145,7 @@ def _open(watched: tuple[Watched, ...], every_thread: bool, best: str, needs: Ne
         try:
             return make(needs)
         except OSError as e:
-            needs = _needs(level, e)
+            needs = _needs(level, e, watched)
     return LevelD(watched, every_thread=every_thread, needs=needs)
 
 
@@ -167,7 +178,7 @@ def try_levels(watched: Sequence[Watched]) -> list[tuple[str, Needs | None]]:
         try:
             make().close()
         except OSError as e:
-            out.append((level, _needs(level, e)))
+            out.append((level, _needs(level, e, watched)))
         else:
             out.append((level, None))
     return out

@@ -11,6 +11,7 @@ import re
 import struct
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 PLACES = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
@@ -76,30 +77,35 @@ def _read_here() -> tuple[dict[str, str], str]:
 
 
 _CHILD = """
-import ctypes, sys
+import ctypes, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
 NEWNS, REC, PRIVATE = 0x20000, 0x4000, 0x40000
 place = sys.argv[1].encode()
 if libc.unshare(NEWNS): raise SystemExit(3)
 if libc.mount(b"none", b"/", None, ctypes.c_ulong(REC | PRIVATE), None): raise SystemExit(3)
 if libc.mount(b"nodev", place, b"tracefs", ctypes.c_ulong(0), None): raise SystemExit(3)
-for name in sys.argv[2:]:
-    print(open(sys.argv[1] + "/events/sched/" + name + "/format").read() + "\\0", end="")
+os.execvp(sys.argv[2], sys.argv[2:])
 """
 
 
+def in_private_mount(command: Sequence[str]) -> list[str]:
+    """``command`` as one that sees tracefs although the host has not mounted it; needs CAP_SYS_ADMIN."""
+    return [sys.executable, "-I", "-S", "-c", _CHILD, PLACES[0], *command]
+
+
+def mounted() -> bool:
+    """Whether tracefs is there and may be read."""
+    return bool(_read_here()[0])
+
+
 def _read_in_private_mount() -> dict[str, str]:
+    files = [f"{PLACES[0]}/events/sched/{name}/format" for name in EVENTS]
     try:
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", _CHILD, PLACES[0], *EVENTS],
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=False,
-        )
+        done = subprocess.run(in_private_mount(["cat", *files]), capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.SubprocessError):
         return {}
-    parts = done.stdout.split("\0")[:-1]
+    # Each file begins with "name: sched_…".
+    parts = [p for p in re.split(r"(?m)^(?=name: )", done.stdout) if p]
     return dict(zip(EVENTS, parts, strict=True)) if done.returncode == 0 and len(parts) == len(EVENTS) else {}
 
 
