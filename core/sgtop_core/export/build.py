@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-
 from sgtop_agent.wire import STAGES, TABLES
+from sgtop_probes.sched import types as sched
+
 from sgtop_core.recording.chunk import Entry
 from sgtop_core.recording.envelope import KIND as PROBE
 from sgtop_core.recording.envelope import from_frame
-from sgtop_probes.sched import types as sched
 
-from .timeline import CPU, GPU, I64, Counter, Group, Mark, Names, Spans, Timeline, Track, column, spans
+from .timeline import CPU, GPU, I64, Counter, Group, Mark, Names, Timeline, Track, column, spans
 
 RUNNERS = ("", "draft ")
 _QUEUE = (
@@ -83,9 +83,7 @@ def gather(entries: Iterable[Entry], *, until_ns: int | None = None, max_events:
     return out
 
 
-def build(
-    got: Gathered, *, lo: int, hi: int, marks: Sequence[Mark] = (), title: str = ""
-) -> Timeline:
+def build(got: Gathered, *, lo: int, hi: int, marks: Sequence[Mark] = (), title: str = "") -> Timeline:
     """The timeline of what was gathered, between ``lo`` and ``hi`` ns."""
     names = Names()
     groups: list[Group] = []
@@ -198,7 +196,9 @@ def _sched_tracks(
     for tid, rows in by_tid.items():
         t0, t1, name, pid, cpu, wait = (np.array(c, dtype=np.int64) for c in zip(*rows, strict=True))
         label = tids.get(tid, f"thread {tid}")
-        out.append(Track(label, "sched", "off CPU: who ran", CPU, spans(t0, t1, name, pid=pid, cpu=cpu, waited_ns=wait)))
+        out.append(
+            Track(label, "sched", "off CPU: who ran", CPU, spans(t0, t1, name, pid=pid, cpu=cpu, waited_ns=wait))
+        )
     return out
 
 

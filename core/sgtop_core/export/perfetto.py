@@ -52,7 +52,11 @@ class _Writer:
         for clock, value in (
             (_MONOTONIC, start),
             (pb.BUILTIN_CLOCK_BOOTTIME, start),  # its distance is not recorded: the host's suspends do not matter here
-            *(((pb.BUILTIN_CLOCK_REALTIME, start + self.t.real_offset_ns),) if self.t.real_offset_ns is not None else ()),
+            *(
+                ((pb.BUILTIN_CLOCK_REALTIME, start + self.t.real_offset_ns),)
+                if self.t.real_offset_ns is not None
+                else ()
+            ),
         ):
             c = p.clock_snapshot.clocks.add()
             c.clock_id, c.timestamp = clock, value

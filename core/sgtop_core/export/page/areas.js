@@ -1,47 +1,63 @@
 // The areas: uPlot instances that share one time axis. Rows of spans are drawn by a hook of uPlot's own draw cycle;
 // axes, cursor, selection, scales and the curves are uPlot's.
 
-const ROW = 20, PAD = 3, LEFT = 150, NS = 1e9;
+const ROW = 20, PAD = 3, LEFT = 172, RIGHT = 34, NS = 1e9;
 
 function css(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-// Draw the visible spans of a row. Spans under a pixel that fall on the same one are drawn once, so that a view of
-// everything costs as many rectangles as the screen has pixels, not as the recording has events.
+// Draw the visible spans of a row. Spans thinner than a pixel are added up: a pixel gets the colour of what fills it
+// most, and is as strong as it is full, so that a view of everything shows how busy a row was and costs as many
+// rectangles as the screen has pixels, not as the recording has events.
 function drawRow(u, ctx, row, top, height, state) {
   const { min, max } = u.scales.x;
   const lo = min * NS, hi = max * NS;
   const left = u.bbox.left, width = u.bbox.width, k = width / (hi - lo);
-  const pen = { colour: "", last: -1, index: -1 };
-  const hits = state.hits;
-  let i = lower(row.reach, lo);
+  const hits = state.hits, letter = 6.4 * devicePixelRatio;
+  const thin = { px: -1, sum: 0, most: 0, name: 0, hit: 0 };
+  const flush = () => {
+    if (thin.px < 0) return;
+    ctx.fillStyle = state.colours[thin.name];
+    ctx.globalAlpha = thin.hit ? 1 : (hits ? 0.13 : 1) * (0.3 + 0.7 * Math.min(thin.sum, 1));
+    ctx.fillRect(left + thin.px, top, 1, height);
+    thin.px = -1;
+  };
   const stop = lower(row.t0, hi);
-  for (; i < stop; i++) {
+  for (let i = lower(row.reach, lo); i < stop; i++) {
     const x0 = (row.t0[i] - lo) * k;
-    const x1 = (row.t0[i] + row.len[i] - lo) * k;
+    const x1 = x0 + row.len[i] * k;
     if (x1 < 0) continue;
-    const a = Math.max(0, x0);
-    const wide = Math.min(x1, width) - a;
     const name = row.name[i];
-    const hit = hits ? hits[name] : 1;
-    const px = Math.floor(x1);
-    if (wide < 1 && px === pen.last && !(hits && hit)) continue;
-    pen.last = px;
-    const fill = state.colours[name];
-    if (fill !== pen.colour || hits) {
-      ctx.fillStyle = pen.colour = fill;
-      ctx.globalAlpha = hit ? 1 : 0.13;
+    const hit = hits ? hits[name] : 0;
+    const a = Math.max(0, x0), wide = Math.min(x1, width) - a;
+    if (wide < 1) {
+      const px = Math.floor((x0 + x1) / 2);
+      if (px !== thin.px) {
+        flush();
+        thin.px = px;
+        thin.sum = thin.most = thin.hit = 0;
+      }
+      thin.sum += wide;
+      // A match is never hidden by its neighbours.
+      if (hit > thin.hit || (wide >= thin.most && hit === thin.hit)) {
+        thin.most = wide;
+        thin.name = name;
+        thin.hit = hit;
+      }
+      continue;
     }
-    ctx.fillRect(left + a, top, Math.max(1, wide - (wide > 4 ? 1 : 0)), height);
-    if (wide > 34 && hit) {
+    flush();
+    ctx.fillStyle = state.colours[name];
+    ctx.globalAlpha = !hits || hit ? 1 : 0.13;
+    ctx.fillRect(left + a, top, wide - (wide > 4 ? 1 : 0), height);
+    if (wide > 5 * letter && (!hits || hit)) {
+      const room = Math.floor(wide / letter) - 1, text = state.names[name];
       ctx.fillStyle = "#fff";
-      pen.colour = "";
-      const room = Math.floor(wide / (6.4 * devicePixelRatio)) - 1;
-      const text = state.names[name];
-      ctx.fillText(text.length > room ? text.slice(0, Math.max(room - 1, 1)) + "…" : text, left + a + 3 * devicePixelRatio, top + height / 2);
+      ctx.fillText(text.length > room ? text.slice(0, room - 1) + "…" : text, left + a + 3 * devicePixelRatio, top + height / 2);
     }
   }
+  flush();
   ctx.globalAlpha = 1;
   const chosen = state.chosen;
   if (chosen && chosen.row === row) {
@@ -69,7 +85,7 @@ function timeAxis(show) {
 
 function common(state, area, title, height, marks) {
   return {
-    width: state.width(), height, legend: { show: false }, padding: [6, 14, 0, 0],
+    width: state.width(), height, legend: { show: false }, padding: [22, RIGHT, 0, 0],
     cursor: {
       sync: { key: "sgtop", setSeries: false, scales: ["x", null] }, y: false, points: { show: false },
       drag: { x: true, y: false, setScale: false, dist: 4 },
@@ -115,7 +131,6 @@ function spanArea(state, area, title, host) {
   if (!rows.length) { host.remove(); return null; }
   const height = 24 + rows.length * ROW + 34;
   const opts = common(state, area, title, height, true);
-  opts.padding = [22, 14, 0, 0];
   opts.scales.y = { range: [0, rows.length] };
   opts.series = [{}, { scale: "y", show: true, paths: () => null, points: { show: false } }];
   opts.axes = [timeAxis(true), {
@@ -131,6 +146,7 @@ function spanArea(state, area, title, host) {
     ctx.clip();
     ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
     ctx.textBaseline = "middle";
+    ctx.textAlign = "left";
     const step = u.bbox.height / rows.length, pad = PAD * devicePixelRatio;
     rows.forEach((row, i) => drawRow(u, ctx, row, u.bbox.top + i * step + pad / 2, step - pad, state));
     ctx.restore();
@@ -153,15 +169,14 @@ function counterAreas(state, host) {
     box.style.position = "relative";
     host.appendChild(box);
     const data = uPlot.join(list.map((c) => [Array.from(c.t, (t) => t / NS), Array.from(c.v, (v) => (Number.isNaN(v) ? null : v))]));
-    const opts = common(state, "counters", list.length > 6 ? unit : list.map((c) => `${c.group} ${c.name}`).join("   "), 112, false);
-    opts.padding = [22, 14, 0, 0];
+    const opts = common(state, "counters", `${[...new Set(list.map((c) => c.name.replace(/_/g, " ")))].join(", ")} (${unit})`, 112, false);
     opts.scales.y = { range: (u, lo, hi) => [Math.min(0, lo ?? 0), Math.max(hi ?? 0, 1e-9) * 1.1] };
     opts.series = [{}, ...list.map((c) => ({
       label: `${c.group} ${c.name}`, stroke: colour(c.group + c.name), width: 1.5, spanGaps: true, points: { show: false },
     }))];
     opts.axes = [timeAxis(true), {
       scale: "y", size: LEFT, stroke: css("--dim"), grid: { stroke: css("--grid"), width: 1 }, ticks: { show: false },
-      label: unit, labelSize: 16, values: (u, v) => v.map((x) => (Math.abs(x) >= 1e4 ? x.toExponential(0) : String(+x.toPrecision(3)))),
+      gap: 8, values: (u, v) => v.map((x) => (Math.abs(x) >= 1e4 ? x.toExponential(0) : String(+x.toPrecision(3)))),
     }];
     const u = new uPlot(opts, data, box);
     u.counters = list;

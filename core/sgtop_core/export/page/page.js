@@ -14,6 +14,8 @@ async function main() {
     ...counterAreas(state, $("counters")),
   ].filter(Boolean);
 
+  if (!plots.length) document.querySelector("main").textContent = "There is nothing to draw in this part of the recording.";
+
   let view = [0, state.span], pending = false;
   function show(lo, hi) {
     const min = Math.min(50e-9 * 20, state.span);
@@ -38,6 +40,10 @@ async function main() {
     if (!row) return null;
     const index = spanAt(row, u.posToVal(x, "x") * NS, (3 / u.over.clientWidth) * (view[1] - view[0]) * NS);
     return index < 0 ? null : { row, index };
+  }
+  function markAt(u, x) {
+    const t = u.posToVal(x, "x") * NS, slack = (6 / u.over.clientWidth) * (view[1] - view[0]) * NS;
+    return model.marks.find((m) => Math.abs(m.t - t) < slack);
   }
   function facts({ row, index }) {
     const out = [["row", `${row.group} ${row.title}`], ["start", duration(row.t0[index])], ["length", duration(row.len[index])]];
@@ -79,10 +85,11 @@ async function main() {
     t.style.top = (e.clientY + 18 + h > innerHeight ? e.clientY - h - 10 : e.clientY + 18) + "px";
   }
   function hover(u, e, x, y) {
-    const found = under(u, x, y);
+    // A mark's flag stands at the top edge and comes before the spans under it; elsewhere its line comes after them.
+    const mark = u.rows && markAt(u, x);
+    const found = mark && y < 9 ? null : under(u, x, y);
     if (found) return tip(e, [state.names[found.row.name[found.index]], ...facts(found).slice(0, 4).map(([k, v]) => `${k} ${v}`)]);
-    const t = u.posToVal(x, "x") * NS, slack = (6 / u.over.clientWidth) * (view[1] - view[0]) * NS;
-    const mark = u.rows && model.marks.find((m) => Math.abs(m.t - t) < slack);
+    const t = u.posToVal(x, "x") * NS;
     if (mark) return tip(e, [mark.name, mark.text, duration(mark.t)]);
     if (u.counters) {
       return tip(e, [duration(t), ...u.counters.map((c) => {
