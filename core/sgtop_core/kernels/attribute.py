@@ -1,0 +1,129 @@
+"""Kernels to forwards, by time.
+
+Not by correlation id: before CUDA 13.1 update 1 that of graph launches is wrong from the second tracing session on.
+A forward owns what runs from its start event to its last event; half of the way to the neighbouring forward, at most
+``SLACK_NS``, is added on both sides, because events are placed near the launches and their clock is anchored to some
+tens of microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sgtop_core.model.arrays import EMPTY, I64
+
+SLACK_NS = 150_000
+MAX_FORWARDS = 40_000
+OUTSIDE = 0
+"""Code of "no forward"."""
+_COLUMNS = ("ct", "runner", "mode", "t0", "t1", "gpu0", "gpu1", "gpu2", "bs", "graph")
+
+
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """Which forward each kernel belongs to."""
+
+    code: I64
+    """Index into ``Forwards.labels``; ``OUTSIDE`` for none."""
+    forward: I64
+    """Running number of the forward; -1 for none."""
+    host: I64
+    """Host time (ns) at which that forward began to be launched; -1 for none."""
+
+
+class Forwards:
+    """The latest forwards of one rank, ordered by when they began on the GPU."""
+
+    def __init__(self, modes: Mapping[int, str]) -> None:
+        """``modes``: number → name, from the hello."""
+        self._modes = dict(modes)
+        self.labels: list[str] = [""]
+        self._codes: dict[tuple[int, int], int] = {}
+        self._rows = dict.fromkeys((*_COLUMNS, "begin", "finish", "number", "code"), EMPTY)
+        self._count = 0
+        self.known_until = 0
+        """Every forward that ended before this (ns) is known."""
+        self.timed = False
+        """Whether the newest forwards carry GPU times; else the host's are used."""
+
+    def _code(self, runner: int, mode: int) -> int:
+        key = (runner, mode)
+        if key not in self._codes:
+            name = self._modes.get(mode, f"mode {mode}")
+            self._codes[key] = len(self.labels)
+            self.labels.append(name if runner == 0 else f"draft {name}")
+        return self._codes[key]
+
+    def add(self, rows: Mapping[str, I64]) -> None:
+        """Take rows of the ``forward`` table."""
+        n = len(rows["ct"])
+        if not n:
+            return
+        new = {c: np.asarray(rows[c], np.int64) for c in _COLUMNS}
+        timed = (new["gpu0"] > 0) & (new["gpu1"] >= new["gpu0"])
+        self.timed = bool(timed[-1])
+        new["begin"] = np.where(timed, new["gpu0"], new["t0"])
+        new["finish"] = np.where(timed, np.maximum(new["gpu1"], new["gpu2"]), new["t1"])
+        new["number"] = np.arange(self._count, self._count + n)
+        new["code"] = np.array(
+            [self._code(int(r), int(m)) for r, m in zip(new["runner"], new["mode"], strict=True)], np.int64
+        )
+        self._count += n
+        joined = {c: np.concatenate((old, new[c])) for c, old in self._rows.items()}
+        order = np.argsort(joined["begin"], kind="stable")[-MAX_FORWARDS:]
+        self._rows = {c: v[order] for c, v in joined.items()}
+        self.known_until = max(self.known_until, int(new["finish"].max()))
+
+    def assign(self, start: I64, end: I64) -> Owners:
+        """Owner of each kernel, by the middle of ``start`` to ``end`` (CLOCK_MONOTONIC ns)."""
+        begin, finish = self._rows["begin"], self._rows["finish"]
+        n = len(start)
+        if not len(begin):
+            return Owners(np.zeros(n, np.int64), np.full(n, -1, np.int64), np.full(n, -1, np.int64))
+        far = 1 << 62
+        before = np.concatenate(([-far], finish[:-1]))
+        after = np.concatenate((begin[1:], [far]))
+        low = begin - np.clip((begin - before) // 2, 0, SLACK_NS)
+        high = finish + np.clip((after - finish) // 2, 0, SLACK_NS)
+        middle = start + (end - start) // 2
+        i = np.searchsorted(low, middle, side="right") - 1
+        at = np.maximum(i, 0)
+        inside = (i >= 0) & (middle <= high[at])
+        return Owners(
+            np.where(inside, self._rows["code"][at], OUTSIDE),
+            np.where(inside, self._rows["number"][at], -1),
+            np.where(inside, self._rows["t0"][at], -1),
+        )
+
+    def busy(self, t0: int, t1: int) -> int | None:
+        """Nanoseconds inside forwards between ``t0`` and ``t1`` by CUDA events; None without them."""
+        if not self.timed:
+            return None
+        a, b = np.maximum(self._rows["begin"], t0), np.minimum(self._rows["finish"], t1)
+        keep = b > a
+        return union_length(a[keep], b[keep])
+
+    def steps(self) -> tuple[I64, I64, I64, I64]:
+        """(code, batch size, host start, length in ns) of forwards followed by the same runner's next step."""
+        r = self._rows
+        order = np.lexsort((r["ct"], r["runner"]))
+        ct, runner, t0 = r["ct"][order], r["runner"][order], r["t0"][order]
+        if len(ct) < 2:
+            return EMPTY, EMPTY, EMPTY, EMPTY
+        follows = (ct[1:] == ct[:-1] + 1) & (runner[1:] == runner[:-1])
+        keep = order[:-1][follows]
+        return r["code"][keep], r["bs"][keep], r["t0"][keep], (t0[1:] - t0[:-1])[follows]
+
+
+def union_length(start: I64, end: I64) -> int:
+    """Length of the union of intervals."""
+    if not len(start):
+        return 0
+    order = np.argsort(start, kind="stable")
+    s, e = start[order], end[order]
+    reach = np.maximum.accumulate(e)
+    from_ = np.maximum(s[1:], reach[:-1])
+    return int(e[0] - s[0]) + int(np.maximum(e[1:] - from_, 0).sum())

@@ -1,0 +1,320 @@
+"""Kernel tracing of one rank, as sgtop's side sees it: frames and ring in, a ``KernelView`` out.
+
+Records are held back until the forwards that they belong to are known (their rows take a moment longer), then counted
+once. Nothing here waits or talks: the session passes in what arrived and sends what ``names_wanted`` asks for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sgtop_core.model.arrays import EMPTY, I64
+from sgtop_core.model.kernel_view import KernelView
+
+from .attribute import Forwards, Owners, union_length
+from .categories import Categories
+from .clock import Clock
+from .gaps import THRESHOLD_NS, GapFinder, RollingGaps
+from .inflation import inflation
+from .names import NameTable
+from .parse import Parser, Records
+from .ring import Buffer, RingError, RingReader
+from .table import MAX_KERNELS, Rolling, summarise
+from .view import tables
+
+HOLD_NS = 3_000_000_000
+"""Longest wait for the rows of a kernel's forward."""
+REORDER_NS = 150_000_000
+"""Buffers come back out of order by less: three flushes."""
+EDGE_NS = 20_000_000
+"""A window without kernels for longer than this at its edge was idle there; less is the launch queue."""
+_MAX_PENDING = 4_000_000
+_SPANS = 16384
+_OPEN = 1 << 62
+_COLUMNS = ("start", "end", "name", "stream", "graph", "bytes")
+
+
+class KernelTracker:
+    """One rank's kernels. Single-threaded: call it from the session's thread of that rank."""
+
+    def __init__(
+        self, modes: Mapping[int, str], categories: Categories | None = None, threshold_ns: int = THRESHOLD_NS
+    ) -> None:
+        """``modes``: number → name of the server's ForwardMode."""
+        self.names = NameTable(categories)
+        self.forwards = Forwards(modes)
+        self.clock = Clock()
+        self._ring: RingReader | None = None
+        self._parser: Parser | None = None
+        self._state: dict[str, Any] = {}
+        self._problem = ""
+        self._pending: list[dict[str, I64]] = []
+        self._waiting_for_clock: deque[tuple[Buffer, Records]] = deque(maxlen=64)
+        self._numbers: dict[int, int] = {}
+        self._addresses: list[int] = []
+        self._sorted: tuple[I64, I64] = (EMPTY, EMPTY)
+        self._stats, self._gaps = Rolling(), RollingGaps()
+        self._finder = GapFinder(threshold_ns)
+        self._spans: deque[tuple[int, int, int, int, int]] = deque(maxlen=_SPANS)
+        """(begin, end, busy, communication, compute) ns of each block that was counted."""
+        self._forward_counts: deque[tuple[int, dict[int, int]]] = deque(maxlen=_SPANS)
+        self._last_forward: dict[int, int] = {}
+        self._windows: dict[int, tuple[int, int]] = {}
+        self._epoch = 0
+        self._lost = 0
+        self._done_until = 0
+        self.records = 0
+        self.untimed = 0
+        self.malformed = 0
+
+    # --- what arrives --------------------------------------------------------------------------------------------
+
+    def on_ring(self, fd: int) -> None:
+        """The ring's descriptor came with the reply to ``kernels``; the caller closes it.
+
+        Raises:
+            RingError: it is no ring that this sgtop reads. LayoutError: its records are unknown.
+        """
+        if self._ring is not None:
+            return
+        ring = RingReader(fd)
+        self._parser = Parser(ring.strides)
+        self._ring = ring
+
+    def on_state(self, frame: Mapping[str, Any]) -> None:
+        """A ``kernels`` frame, or the reply to ``kernels``."""
+        self._state = dict(frame)
+        for row in frame.get("windows") or ():
+            self._windows[int(row[0])] = (int(row[1]), int(row[2]))
+        on = frame.get("on")
+        if on:
+            self._windows[int(on[0])] = (int(on[1]), _OPEN)
+        while len(self._windows) > 1024:
+            del self._windows[min(self._windows)]
+
+    def on_problem(self, why: str) -> None:
+        """The command failed, or its answer could not be used: in words."""
+        self._problem = why
+
+    def on_forwards(self, rows: Mapping[str, I64]) -> None:
+        """Rows of the ``forward`` table."""
+        self.forwards.add(rows)
+
+    def names_wanted(self) -> list[int]:
+        """Addresses to ask the agent for with ``kernel_names`` (argument ``pointers``)."""
+        return self.names.ask()
+
+    # --- work ----------------------------------------------------------------------------------------------------
+
+    def poll(self, now: int) -> int:
+        """Read the ring and count what can be counted; about 20 times a second. Returns the records read."""
+        if self._ring is None or self._parser is None:
+            return 0
+        n = 0
+        for sample in self._ring.clock_samples():
+            self.clock.add(sample)
+        for buffer in self._ring.poll():
+            records = self._parser.parse(buffer.data)
+            self.records += len(records)
+            self.untimed += records.untimed
+            self.malformed += records.malformed
+            n += len(records)
+            self._waiting_for_clock.append((buffer, records))
+        if self.clock.ready:
+            while self._waiting_for_clock:
+                self._hold(*self._waiting_for_clock.popleft())
+        self._count(now)
+        return n
+
+    def _hold(self, buffer: Buffer, r: Records) -> None:
+        if not len(r):
+            return
+        both = self.clock.convert(np.concatenate((r.start, r.end)), buffer.t_ns)
+        block = {
+            "start": both[: len(r)], "end": both[len(r) :], "name": r.name, "stream": r.stream, "graph": r.graph,
+            "bytes": r.bytes, "epoch": np.full(len(r), buffer.epoch),
+        }  # fmt: skip
+        self._pending.append(block)
+
+    def _count(self, now: int) -> None:
+        """Count pending records up to where their forwards are known."""
+        if not self._pending:
+            return
+        size = sum(len(b["start"]) for b in self._pending)
+        until = now - REORDER_NS
+        # On a server that runs no forwards there is nothing to wait for; else wait, but not for ever.
+        until = min(until, max(self.forwards.known_until, now - HOLD_NS))
+        if size > _MAX_PENDING:
+            until = now
+        if min(int(b["end"].min()) for b in self._pending) > until:
+            return
+        rows = {c: np.concatenate([b[c] for b in self._pending]) for c in self._pending[0]}
+        ready = rows["end"] <= until
+        order = np.flatnonzero(ready)
+        order = order[np.argsort(rows["start"][order], kind="stable")]
+        rest = np.flatnonzero(~ready)
+        self._pending = [{c: v[rest] for c, v in rows.items()}] if len(rest) else []
+        rows = {c: v[order] for c, v in rows.items()}
+        for epoch in np.unique(rows["epoch"]):
+            mine = rows["epoch"] == epoch
+            self._block(int(epoch), {c: v[mine] for c, v in rows.items()})
+        self._done_until = max(self._done_until, until)
+
+    def _block(self, epoch: int, b: dict[str, I64]) -> None:
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._finder.restart()
+        start, end = b["start"], b["end"]
+        owners = self.forwards.assign(start, end)
+        kernel = self._number(b["name"])
+        second = int(end.max()) // 1_000_000_000
+        self._stats.add(second, summarise(owners.code, kernel, end - start, b["graph"], b["bytes"]))
+        self._forward_counts.append((second, self._new_forwards(epoch, owners)))
+        kernels = b["name"] > 0
+        gap, code, cause = self._finder.find(
+            start[kernels], end[kernels], b["stream"][kernels], owners.code[kernels], owners.host[kernels]
+        )
+        self._gaps.add(second, gap, code, cause)
+        talk = self._is_communication()[kernel]
+        self._spans.append(
+            (
+                int(start[0]),
+                int(end.max()),
+                union_length(start, end),
+                union_length(start[talk], end[talk]),
+                union_length(start[~talk], end[~talk]),
+            )
+        )
+
+    def _new_forwards(self, epoch: int, owners: Owners) -> dict[int, int]:
+        """Code → forwards whose first kernel is in this block.
+
+        Tracing is switched between two steps of the host, and what counts is whether it was on at the launch: a
+        forward is traced whole or not at all. One that was launched before can only own a stray kernel at its edge.
+        """
+        on = self._windows.get(epoch, (0, 0))[0]
+        whole = (owners.forward >= 0) & (owners.host >= on - 1_000_000)
+        numbers, at = np.unique(owners.forward[whole], return_index=True)
+        codes = owners.code[whole][at]
+        out: dict[int, int] = {}
+        for code in np.unique(codes):
+            mine = numbers[codes == code]
+            n = int(np.count_nonzero(mine > self._last_forward.get(int(code), -1)))
+            if n:
+                out[int(code)] = n
+                self._last_forward[int(code)] = max(int(mine.max()), self._last_forward.get(int(code), -1))
+        return out
+
+    def _number(self, name: I64) -> I64:
+        """Dense numbers of kernel names."""
+        known, numbers = self._sorted
+        at = np.minimum(np.searchsorted(known, name), max(len(known) - 1, 0))
+        if not len(known) or not bool((known[at] == name).all()):
+            fresh = [int(a) for a in np.unique(name) if int(a) not in self._numbers]
+            for a in fresh:
+                if len(self._addresses) < MAX_KERNELS:
+                    self._numbers[a] = len(self._addresses)
+                    self._addresses.append(a)
+            self.names.see(fresh)
+            known = np.array(sorted(self._numbers), np.int64)
+            numbers = np.array([self._numbers[int(a)] for a in known], np.int64)
+            self._sorted = known, numbers
+            at = np.minimum(np.searchsorted(known, name), len(known) - 1)
+        out: I64 = numbers[at]
+        return out
+
+    def _is_communication(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        return np.array([self.names.get(a).category == "communication" for a in self._addresses], bool)
+
+    # --- what is shown -------------------------------------------------------------------------------------------
+
+    def view(self, now: int, window_s: float) -> KernelView:
+        """The last ``window_s`` seconds, or the latest tracing window where that saw none."""
+        s = self._state
+        newest = self._stats.newest
+        since = now // 1_000_000_000 - int(window_s)
+        if newest is not None and newest < since + 1:
+            since = newest - max(int(float(s.get("window_s", 1.0))), 1)
+        stretches = [
+            (max(a, since * 1_000_000_000), min(b, self._done_until))
+            for a, b in self._windows.values()
+            if b > since * 1_000_000_000 and a < self._done_until
+        ]
+        stats, gaps = self._stats.since(since), self._gaps.since(since)
+        traced_forwards: dict[int, int] = {}
+        for second, codes in self._forward_counts:
+            if second >= since:
+                for code, n in codes.items():
+                    traced_forwards[code] = traced_forwards.get(code, 0) + n
+        traced, busy, talk, exposed = self._shares(stretches)
+        event_busy = [self.forwards.busy(a, b) for a, b in stretches]
+        modes, copies, gap_rows, categories = tables(
+            stats, gaps, self.forwards.labels, traced_forwards, self._addresses, self.names
+        )
+        begun = sorted((a, min(b, now)) for a, b in self._windows.values())
+        state = str(s.get("state", "off"))
+        return KernelView(
+            mode=str(s.get("mode", "off")),
+            state="unavailable" if self._problem else state,
+            reason=self._problem or str(s.get("reason", "")),
+            window_s=float(s.get("window_s", 1.0)),
+            period_s=float(s.get("period_s", 10.0)),
+            traced_s=traced / 1e9,
+            age_s=None if newest is None else max(0.0, now / 1e9 - newest - 1),
+            modes=modes,
+            gaps=gap_rows,
+            copies=copies,
+            busy_share=busy / traced if traced else None,
+            communication_share=talk / traced if traced else None,
+            communication_exposed_share=exposed / traced if traced else None,
+            event_busy_share=(
+                sum(x for x in event_busy if x is not None) / traced
+                if traced and event_busy and all(x is not None for x in event_busy)
+                else None
+            ),
+            categories_ms=categories,
+            inflation={self.forwards.labels[c]: r for c, r in inflation(*self.forwards.steps(), begun).items()},
+            threshold_us=self._finder.threshold_ns / 1e3,
+            records=self.records,
+            lost_buffers=self._ring.lost if self._ring is not None else 0,
+            untimed=self.untimed,
+            ring_bytes=int(s.get("ring_bytes") or 0),
+            cupti=s.get("cupti") if isinstance(s.get("cupti"), int) else None,
+        )
+
+    def _shares(self, stretches: list[tuple[int, int]]) -> tuple[int, int, int, int]:
+        """(traced, busy, communication, communication alone) ns over the stretches.
+
+        Kernels begin a little after tracing is enabled on the host and run on a little after it is disabled; such an
+        edge is not idle time. Blocks overlap by what ran across their border: each counts from where the last ended.
+        """
+        traced = busy = talk = exposed = 0
+        for a, b in stretches:
+            spans = [s for s in self._spans if s[1] > a and s[0] < b + EDGE_NS]
+            if not spans:
+                traced += max(b - a, 0)
+                continue
+            first, last = min(s[0] for s in spans), max(s[1] for s in spans)
+            begin = first if 0 <= first - a < EDGE_NS else a
+            traced += max((last if abs(b - last) < EDGE_NS else max(b, last)) - begin, 1)
+            reach = begin
+            for s0, s1, u, t, c in sorted(spans):
+                overlap = max(0, reach - s0)
+                busy += max(u - overlap, 0)
+                talk += t
+                exposed += max(u - c, 0)
+                reach = max(reach, s1)
+        return traced, min(busy, traced), min(talk, traced), min(exposed, traced)
+
+    def close(self) -> None:
+        """Unmap the ring."""
+        if self._ring is not None:
+            self._ring.close()
+            self._ring = None
+
+
+__all__ = ["KernelTracker", "RingError"]

@@ -1,0 +1,114 @@
+"""From sums to rows: the tables of a ``KernelView``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from sgtop_core.model.bins import Durations, quantiles
+from sgtop_core.model.kernel_view import OUTSIDE, CopyRow, KernelGaps, KernelMode, KernelRow
+from sgtop_core.model.snapshot import Histogram
+
+from .gaps import CAUSES, GAP_EDGES_NS, GapBlock, gap_histogram
+from .names import NameTable
+from .table import Stats, deviations, medians
+
+MAX_ROWS = 200
+"""Rows of a mode's table; the rest is counted in ``KernelMode.hidden``."""
+
+
+def _label(labels: Sequence[str], code: int) -> str:
+    return OUTSIDE if code == 0 else labels[code]
+
+
+def tables(
+    stats: Stats,
+    gaps: GapBlock,
+    labels: Sequence[str],
+    forwards: Mapping[int, int],
+    addresses: Sequence[int],
+    names: NameTable,
+) -> tuple[tuple[KernelMode, ...], tuple[CopyRow, ...], tuple[KernelGaps, ...], dict[str, float]]:
+    """(a table a mode, copies, gaps a mode, ms by category)."""
+    code, kernel = stats.code, stats.kernel
+    median, deviation = medians(stats), deviations(stats)
+    modes = []
+    categories: dict[str, float] = {}
+    copies: dict[str, list[int]] = {}
+    for c in sorted({int(x) for x in np.unique(code)}, key=lambda c: (c == 0, c)):
+        at = np.flatnonzero(code == c)
+        total = int(stats.total[at].sum())
+        n = forwards.get(c, 0) if c else 0
+        rows: list[KernelRow] = []
+        for i in at[np.argsort(-stats.total[at], kind="stable")]:
+            name = names.get(addresses[int(kernel[i])])
+            ms = float(stats.total[i]) / 1e6
+            categories[name.category] = categories.get(name.category, 0.0) + ms
+            if addresses[int(kernel[i])] < 0:
+                sums = copies.setdefault(name.short, [0, 0, 0])
+                for k, v in enumerate((stats.count[i], stats.bytes[i], stats.total[i])):
+                    sums[k] += int(v)
+            if len(rows) < MAX_ROWS:
+                count = int(stats.count[i])
+                rows.append(
+                    KernelRow(
+                        name=name.short,
+                        full_name=name.full,
+                        category=name.category,
+                        count=count,
+                        total_ms=ms,
+                        share=float(stats.total[i]) / total if total else 0.0,
+                        avg_us=float(stats.total[i]) / count / 1e3,
+                        med_us=float(median[i]) / 1e3,
+                        min_us=float(stats.low[i]) / 1e3,
+                        max_us=float(stats.high[i]) / 1e3,
+                        stddev_us=None if np.isnan(deviation[i]) else float(deviation[i]) / 1e3,
+                        per_step=count / n if n else None,
+                    )
+                )
+        launches = int(stats.count[at].sum())
+        own = [i for i in at if addresses[int(kernel[i])] > 0]
+        kernels = int(stats.count[own].sum())
+        modes.append(
+            KernelMode(
+                mode=_label(labels, c),
+                forwards=n,
+                launches=launches,
+                launches_per_step=launches / n if n else None,
+                total_ms=total / 1e6,
+                graph_share=int(stats.graph[own].sum()) / kernels if kernels else None,
+                rows=tuple(rows),
+                hidden=max(0, len(at) - MAX_ROWS),
+            )
+        )
+    return (
+        tuple(modes),
+        tuple(
+            CopyRow(kind, n, size, ns / 1e6, size / ns if ns else None)
+            for kind, (n, size, ns) in sorted(copies.items(), key=lambda kv: -kv[1][2])
+        ),
+        tuple(_gaps(gaps, labels)),
+        dict(sorted(categories.items(), key=lambda kv: -kv[1])),
+    )
+
+
+def _gaps(block: GapBlock, labels: Sequence[str]) -> list[KernelGaps]:
+    middles = Durations.middles()
+    out = []
+    for c in sorted(block.hist, key=lambda c: (c == 0, c)):
+        hist, causes = block.hist[c], block.causes[c]
+        p50, p99 = quantiles(hist, middles, (0.5, 0.99))
+        out.append(
+            KernelGaps(
+                mode=_label(labels, c),
+                count=int(hist.sum()),
+                total_ms=float(causes.sum()) / 1e6,
+                p50_us=None if p50 is None else p50 / 1e3,
+                p99_us=None if p99 is None else p99 / 1e3,
+                max_us=block.longest[c] / 1e3,
+                histogram=Histogram(tuple(e / 1e6 for e in GAP_EDGES_NS), tuple(int(x) for x in gap_histogram(hist))),
+                causes_ms={name: float(v) / 1e6 for name, v in zip(CAUSES, causes, strict=True)},
+            )
+        )
+    return out
