@@ -17,6 +17,7 @@ from typing import Any
 
 from sgtop_agent import wire
 
+from . import codec
 from .errors import AttachError
 
 HELLO_TIMEOUT_S = 3.0
@@ -46,7 +47,7 @@ class Connection:
     ) -> None:
         sock.setblocking(False)
         self._sock = sock
-        self._reader = reader or wire.FrameReader()
+        self._reader = reader or codec.reader()
         self._early = early or []
         self._out = bytearray()
         self._clock = clock
@@ -189,7 +190,7 @@ def _greet(
     timeout: float,
     clock: Callable[[], float],
 ) -> Connection:
-    reader, fds, frames = wire.FrameReader(), deque[int](), list[wire.Frame]()
+    reader, fds, frames = codec.reader(), deque[int](), list[wire.Frame]()
     hello = {"k": "hello", "proto": wire.PROTOCOL, "token": token, "pid": os.getpid(), **extra}
     sock.setblocking(True)
     sock.settimeout(timeout)

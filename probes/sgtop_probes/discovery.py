@@ -69,7 +69,8 @@ class Server:
         if self.port is None:
             return None
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "*": "127.0.0.1"}.get(self.host, self.host)
-        return f"http://{f'[{host}]' if ':' in host and not host.startswith('[') else host}:{self.port}"
+        scheme = "https" if self.args.tls else "http"
+        return f"{scheme}://{f'[{host}]' if ':' in host and not host.startswith('[') else host}:{self.port}"
 
     @property
     def name(self) -> str:

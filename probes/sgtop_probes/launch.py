@@ -36,6 +36,7 @@ class LaunchArgs:
     nnodes: int | None = None
     node_rank: int | None = None
     dp_attention: bool = False
+    tls: bool = False
 
 
 def is_launch(args: Sequence[str]) -> bool:
@@ -63,7 +64,11 @@ def parse_launch(args: Sequence[str]) -> LaunchArgs:
             values[field] = int(text) if text is not None and text.isdigit() else None
         else:
             values[field] = text
-    return LaunchArgs(**values, dp_attention="--enable-dp-attention" in args)  # type: ignore[arg-type]
+    return LaunchArgs(
+        **values,  # type: ignore[arg-type]
+        dp_attention="--enable-dp-attention" in args,
+        tls=_value(args, ("--ssl-certfile",)) is not None,
+    )
 
 
 def _value(args: Sequence[str], names: Sequence[str]) -> str | None:

@@ -153,8 +153,10 @@ def sysv_hash(name: bytes) -> int:
     return h
 
 
-def find(pid: int, names: Sequence[str], wanted: Callable[[str], bool]) -> tuple[dict[str, int], str] | None:
-    """(name → address, path) of the first mapped file whose base name is ``wanted`` and that defines all ``names``.
+def find(
+    pid: int, mapped: Sequence[memory.Mapping], names: Sequence[str], wanted: Callable[[str], bool]
+) -> tuple[dict[str, int], str] | None:
+    """(name → address, path) of the first of ``mapped`` whose base name is ``wanted`` and that defines all ``names``.
 
     Raises:
         OSError: the process cannot be read (no permission, gone).
@@ -163,7 +165,7 @@ def find(pid: int, names: Sequence[str], wanted: Callable[[str], bool]) -> tuple
     def read(address: int, size: int) -> bytes:
         return memory.read(pid, address, size)
 
-    for m in memory.mappings(pid):
+    for m in mapped:
         if m.offset or not m.perms.startswith("r") or not wanted(os.path.basename(m.path)):
             continue
         try:

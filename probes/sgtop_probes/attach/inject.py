@@ -152,8 +152,8 @@ def _await(
     """The agent's socket, None at the deadline.
 
     ``nudge``: when to make the main thread look at its queue. Until 3.12 a call that another thread queued is noticed
-    when the main thread next takes the GIL; one that never lets go of it (pure Python) needs the flag that only a call
-    from the main thread itself sets. ``poke`` is called once, for a main thread that sleeps in a poll.
+    when the main thread next takes the GIL; one that runs and never lets go of it (pure Python) needs the flag that
+    only a call from the main thread itself sets. ``poke`` is called once, for a main thread that sleeps in a poll.
     """
     pause, poke_at = 0.0005, clock() + POKE_AFTER_S
     while clock() < deadline:
@@ -165,7 +165,7 @@ def _await(
             raise AttachError("the agent could not start in the server", text)
         if not procfs.alive(pid):
             raise AttachError(f"process {pid} has ended", kind="gone")
-        if nudge is not None and clock() >= nudge:
+        if nudge is not None and clock() >= nudge and procfs.state(pid) == "R":
             nudge = None
             trace(pid, _NOTHING, b"", "main")
         if poke is not None and clock() >= poke_at:

@@ -31,13 +31,13 @@ class Interpreter:
     """``_PyRuntime``, for PEP 768."""
 
 
-def _version(pid: int, path: str, libc_excluded: list[str]) -> tuple[int, int]:
+def _version(pid: int, path: str, mapped: list[memory.Mapping]) -> tuple[int, int]:
     name = os.path.basename(path)
-    found = elf.find(pid, ["Py_Version"], lambda n: n == name)
+    found = elf.find(pid, mapped, ["Py_Version"], lambda n: n == name)
     if found:  # const unsigned long, 3.11 and later: 0x030b07f0
         (value,) = struct.unpack("<Q", memory.read(pid, found[0]["Py_Version"], 8))
         return (value >> 24 & 255, value >> 16 & 255)
-    for text in (path, *libc_excluded):
+    for text in (path, *(m.path for m in mapped if "python" in m.path)):
         match = re.search(r"python(\d)\.(\d+)", text) or re.search(r"cpython-(\d)(\d+)", text)
         if match:
             return (int(match[1]), int(match[2]))
@@ -51,20 +51,22 @@ def inspect(pid: int) -> Interpreter:
         NoInterpreter: not CPython, or a build without dynamic symbols. OSError: no permission, no such process.
     """
     exe = os.path.basename(os.readlink(f"/proc/{pid}/exe").removesuffix(" (deleted)"))
+    mapped = memory.mappings(pid)
     for wanted in (lambda n: n.startswith("libpython"), lambda n: n == exe, lambda n: n.startswith("python")):
-        found = elf.find(pid, PENDING, wanted)
+        found = elf.find(pid, mapped, PENDING, wanted)
         if found:
             break
     else:
         raise NoInterpreter(f"no CPython symbols in {exe}: not Python, or a statically linked or stripped build")
-    libc = elf.find(pid, ["mmap", "munmap"], lambda n: n.startswith(("libc.so", "libc-", "ld-musl", "libc.musl")))
+    libc = elf.find(
+        pid, mapped, ["mmap", "munmap"], lambda n: n.startswith(("libc.so", "libc-", "ld-musl", "libc.musl"))
+    )
     if not libc:
         raise NoInterpreter("no C library in the process")
     symbols, path = found
-    paths = [m.path for m in memory.mappings(pid) if "python" in m.path]
-    runtime = elf.find(pid, ["_PyRuntime"], lambda n: n == os.path.basename(path))
+    runtime = elf.find(pid, mapped, ["_PyRuntime"], lambda n: n == os.path.basename(path))
     return Interpreter(
-        _version(pid, path, paths),
+        _version(pid, path, mapped),
         path,
         symbols["Py_AddPendingCall"],
         symbols["PyRun_SimpleString"],

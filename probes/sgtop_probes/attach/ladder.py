@@ -31,7 +31,7 @@ class AttachOptions:
     """auto, main, helper."""
     poke: Callable[[], None] | None = None
     """Called once where the agent is not there after 30 ms: something small that makes the scheduler leave its poll.
-    An idle server with --sleep-on-idle comes back to Python once a second; a ``GET /get_load`` wakes it at once."""
+    An idle server with --sleep-on-idle comes back to Python once a second; a ``GET /server_info`` wakes it at once."""
     package: Path | None = None
     """Another agent than the installed one (tests)."""
     token: str = field(default_factory=lambda: secrets.token_hex(16))
