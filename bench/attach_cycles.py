@@ -12,7 +12,7 @@ import sys
 import time
 
 from common import cpu_server, header, result, say
-from sgtop_probes.discovery import resolve
+from sgtop_probes.resolve import resolve
 
 from tests.server.cycles import cycle
 from tests.server.traces import from_inside

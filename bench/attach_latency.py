@@ -19,7 +19,7 @@ import time
 import numpy as np
 from common import REPO, SGTOP, Bench, cpu_server, header, quantiles, result, say
 from sgtop_probes.attach import open_rank
-from sgtop_probes.discovery import resolve
+from sgtop_probes.resolve import resolve
 
 
 def command(port: int) -> float:

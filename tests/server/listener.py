@@ -65,9 +65,8 @@ class Listener:
         out = []
         for frame in self.frames("ev"):
             if frame["e"] == table:
-                _, n, raw = wire.check_events(frame)
-                columns = {name: np.frombuffer(c, "<i8") for name, c in raw.items()}
-                out += [{name: int(c[i]) for name, c in columns.items()} for i in range(n)]
+                columns = {name: np.frombuffer(raw, "<i8").tolist() for name, raw in frame["c"].items()}
+                out += [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return out
 
     def wait(self, what: Callable[[Listener], Any], timeout_s: float = 20.0) -> Any:

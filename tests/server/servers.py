@@ -11,6 +11,8 @@ from pathlib import Path
 from tools.sglang_cpu.install import ensure
 from tools.sglang_cpu.server import CpuServer, free_port
 
+WITNESS = Path(__file__).parents[2] / "tools" / "witness"
+
 
 def ports() -> tuple[int, int]:
     """The range that tests take ports from: ``$SGTOP_TEST_PORTS`` (``FIRST-LAST``), else 31500 to 31699."""
@@ -27,6 +29,8 @@ class Config:
     flags: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     prefix: tuple[str, ...] = ()
+    witness: bool = False
+    """The witness of tools/witness is in the scheduler, and writes into ``Pool.folder``."""
 
     def logging_steps(self) -> Config:
         """The same, with every step in its log under its ``forward_ct`` (``steps_in_log``)."""
@@ -43,6 +47,7 @@ class Pool:
     def __init__(self) -> None:
         """Nothing runs yet."""
         self._folder = tempfile.TemporaryDirectory(prefix="sgtop-servers-")
+        self.folder = Path(self._folder.name)
         self._config: Config | None = None
         self._count = 0
         self.server: CpuServer | None = None
@@ -55,17 +60,20 @@ class Pool:
         server.wait_healthy()
         return server
 
-    def start(self, config: Config) -> CpuServer:
+    def start(self, config: Config, *, port: int | None = None) -> CpuServer:
         """A new server that is still starting; whatever ran is stopped first."""
         self.stop()
         self._count += 1
+        env = dict(config.env)
+        if config.witness:
+            env |= {"SGTOP_WITNESS": str(self.folder), "PYTHONPATH": str(WITNESS)}
         self.server = CpuServer(
             ensure(config.version),
-            port=free_port(*ports()),
-            log=Path(self._folder.name) / f"{self._count}-{config.version}-tp{config.tp}.log",
+            port=port or free_port(*ports()),
+            log=self.folder / f"{self._count}-{config.version}-tp{config.tp}.log",
             # An idle scheduler would otherwise keep a core busy that the tests need.
             flags=["--sleep-on-idle", *config.flags],
-            env=dict(config.env),
+            env=env,
             prefix=config.prefix,
             tp=config.tp,
         )

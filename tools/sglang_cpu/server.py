@@ -156,9 +156,10 @@ class CpuServer:
         return processes(self.pid, "sglang::scheduler")
 
     def log_tail(self, lines: int = 60) -> str:
-        """The end of the log; very long lines (SGLang prints its arguments in one) are cut."""
+        """The end of the log, without the lines of single steps; very long ones (SGLang prints its arguments) are cut."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
-        return "\n".join(line[:400] for line in text.splitlines()[-lines:])
+        kept = [line[:400] for line in text.splitlines() if " batch [" not in line and "POST /generate" not in line]
+        return "\n".join(kept[-lines:])
 
     def kill(self) -> None:
         """SIGKILL to the main process; the keeper ends what it leaves behind."""
