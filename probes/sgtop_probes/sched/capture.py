@@ -21,8 +21,8 @@ class CaptureError(RuntimeError):
     """No recording was made: ``why``, and the command that mends it."""
 
     def __init__(self, why: str, mend: str) -> None:
-        super().__init__(why)
-        self.why, self.mend = why, mend
+        super().__init__(f"no recording was made: {why}")
+        self.what, self.why, self.mend = "no recording was made", why, mend
 
 
 @dataclass(frozen=True, slots=True)
