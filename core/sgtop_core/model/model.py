@@ -12,7 +12,8 @@ from sgtop_agent.wire import Frame
 from sgtop_core.model.bins import Durations, quantiles
 from sgtop_core.model.rank import RankState
 from sgtop_core.model.rank_view import RankView
-from sgtop_core.model.snapshot import Overhead, Queue, Rank
+from sgtop_core.model.snapshot import Alert, Attach, Gpu, Overhead, Process, Queue, Rank, Server, Snapshot
+from sgtop_core.model.strip import cell_s
 from sgtop_core.model.windows import TICK_NS, WINDOWS
 
 LAG_NS = 150_000_000
@@ -44,11 +45,21 @@ class Slot:
 
 
 class Model:
-    """The state of all ranks. Not thread-safe: one thread owns it."""
+    """The state of all ranks. Not thread-safe: one thread owns it.
+
+    What no event says (server, way of attaching, processes, GPUs, alerts, log) is set by the owner and passed on.
+    """
 
     def __init__(self) -> None:
         self.slots: dict[str, Slot] = {}
         self.end = 0
+        self.server = Server(None, None, None, None, None, None)
+        self.attach = Attach(None, "connecting")
+        self.processes: tuple[Process, ...] = ()
+        self.gpus: tuple[Gpu, ...] = ()
+        self.alerts: tuple[Alert, ...] = ()
+        self.log: tuple[str, ...] = ()
+        self.client_cpu: float | None = None
 
     def add(self, label: str, pid: int | None, status: str = "connecting", message: str = "") -> Slot:
         """Add a rank, or change what is said about it."""
@@ -94,6 +105,25 @@ class Model:
                 s.state.advance(end)
         return True
 
+    def snapshot(self, level: int, now: int, unix: float) -> Snapshot:
+        """Everything in the window ``level``. ``now`` is CLOCK_MONOTONIC in ns, ``unix`` the same moment in seconds."""
+        return Snapshot(
+            time=unix,
+            mono_ns=now,
+            window_s=WINDOWS[level].seconds,
+            covered_s=self.covered_s(level),
+            server=self.server,
+            attach=self.attach,
+            ranks=self.ranks(level, now),
+            overhead=self.overhead(level),
+            lost=self.lost(),
+            alerts=self.alerts,
+            processes=self.processes,
+            strip_cell_s=cell_s(level),
+            log=self.log,
+            gpus=self.gpus,
+        )
+
     # --- views ----------------------------------------------------------------------------------------
 
     def covered_s(self, level: int) -> float:
@@ -115,7 +145,7 @@ class Model:
             status, message = verdict(s, now)
         return RankView(s.state, level).rank(label, s.pid, status, message, now, s.cpu_share)
 
-    def overhead(self, level: int, client_cpu: float | None) -> Overhead:
+    def overhead(self, level: int) -> Overhead:
         """Cost of the hooks over all ranks, and of the worst agent thread."""
         total = None
         agent: float | None = None
@@ -133,7 +163,7 @@ class Model:
         p50 = p99 = None
         if total is not None:
             p50, p99 = (None if v is None else v / 1e3 for v in quantiles(total, Durations.middles(), (0.5, 0.99)))
-        return Overhead(p50, p99, client_cpu, agent)
+        return Overhead(p50, p99, self.client_cpu, agent)
 
     def lost(self) -> dict[str, int]:
         """Rows lost by table: in the agents' rings, and here where frames came faster than they were worked off."""

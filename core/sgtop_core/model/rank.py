@@ -73,6 +73,8 @@ class RankState:
         self.stat_before: Mapping[str, Any] = {}
         self.last_ct: int | None = None
         self.last_step_at: int | None = None
+        self.mode_last: dict[int, int] = {}
+        """Mode number → return of its last step, ns."""
         self.speculative = False
         self.unknown_frames = 0
         self.bye: str | None = None
@@ -224,6 +226,8 @@ class RankState:
         mode, tokens, graph = mode_numbers(b["mode"]), b["tokens"], b["graph"]
         self.last_ct = max(self.last_ct or 0, int(b["ct"].max()))
         self.last_step_at = int(b["t1"].max())
+        for m in np.flatnonzero(np.bincount(mode)).tolist():
+            self.mode_last[m] = int(b["t1"][mode == m][-1])
         self.counts.add(self._row("bs", mode, self.counts), np.maximum(b["bs"], 0))
         known = tokens >= 0
         counted = np.where(known, tokens, 0)

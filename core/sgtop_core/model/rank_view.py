@@ -26,10 +26,15 @@ class RankView:
     def __init__(self, state: RankState, level: int) -> None:
         self.s = state
         self.level = level
-        self.covered_s = WINDOWS[level].span(state.end, state.start) / 1e9
+        self.covered_s = self.covered(state, level)
         self.sums: Sums = state.sums.read(level)
         self.durations = state.durations.read(level)
         self.batches = state.counts.read(level)
+
+    @staticmethod
+    def covered(state: RankState, level: int) -> float:
+        """Seconds of the window that hold data of this rank."""
+        return WINDOWS[level].span(state.end, state.start) / 1e9
 
     def rank(self, label: str, pid: int | None, status: str, message: str, now: int, cpu: float | None) -> Rank:
         """The whole rank; ``status``, ``message`` and ``cpu`` come from outside of the events."""

@@ -1,0 +1,125 @@
+"""What sgtop's reading side costs: 8 ranks × 1,000 steps/s through the frame parser, the model and 4 snapshots/s.
+
+Prints the share of one core, by part, and the process's memory over time. Simulated time runs as fast as it can; only
+the CPU time of the work itself is counted, not the making of the frames. Run alone:
+
+    flock /tmp/sgtop-bench.lock python bench/client_cost.py --seconds 120
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import time
+from collections.abc import Iterator
+from random import Random
+
+import numpy as np
+import psutil
+from sgtop_agent.wire import Frame, pack
+from sgtop_core.findings.engine import Engine
+from sgtop_core.jsonout import as_json
+from sgtop_core.model.model import Model
+from sgtop_core.model.windows import level
+from sgtop_core.simulate.loop import Idle, Load, SimRank, Step, hello
+from sgtop_probes import codec
+
+S = 1_000_000_000
+LOOP_NS = 2 * S
+"""Length of the piece of stream that is made once and then repeated with later times."""
+
+_TIMES = {"t", "t0", "t1", "gpu0", "gpu1", "gpu2"}
+
+
+def busy(rank: int, turn: int, t: float, rng: Random) -> Step | Idle:
+    """About 1,000 steps/s: decode steps of 0.95 ms, every 50th turn a prefill, now and then a collection."""
+    load = Load(64, 3, 0.2, 150_000, 90_000)
+    if turn % 50 == 0:
+        return Step("EXTEND", 2, 700, 1800, graph=0, cached=300, load=load)
+    return Step("DECODE", 64, 64, 880, launch_us=200, finished=int(turn % 9 == 0), load=load,
+                gc=(0, 0.2) if turn % 100 == 0 else None)  # fmt: skip
+
+
+class Stream:
+    """Frames of one rank for ever."""
+
+    def __init__(self, rank: int, start: int) -> None:
+        self.sim = SimRank(rank, busy, hello(rank, tp=8, now=start), start)
+        self._pieces: list[list[Frame]] = []
+        for now in range(start + 50_000_000, start + LOOP_NS + 1, 50_000_000):
+            self.sim.run(now)
+            self._pieces.append(self.sim.frames(now))
+        self._steps = self.sim.ct
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Bytes of 50 ms, one after the other."""
+        turn = 0
+        while True:
+            for piece in self._pieces:
+                yield b"".join(pack(self._shift(f, turn)) for f in piece)
+            turn += 1
+
+    def _shift(self, f: Frame, turn: int) -> Frame:
+        if f["k"] == "stat":
+            return {**f, "t": f["t"] + turn * LOOP_NS, "ct": f["ct"] + turn * self._steps,
+                    "agent_cpu_ns": f["agent_cpu_ns"] + turn * 5_600_000}  # fmt: skip
+        cols = {}
+        for name, raw in f["c"].items():
+            by = LOOP_NS if name in _TIMES else self._steps if name == "ct" else 0
+            cols[name] = (np.frombuffer(raw, np.int64) + by * turn).tobytes() if by else raw
+        return {**f, "c": cols}
+
+
+def main() -> None:
+    """Run and print."""
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--seconds", type=int, default=60, help="simulated seconds")
+    ap.add_argument("--ranks", type=int, default=8)
+    ap.add_argument("--window", type=float, default=5.0)
+    a = ap.parse_args()
+    now = 1_000 * S
+    streams = [Stream(r, now) for r in range(a.ranks)]
+    steps = sum(s.sim.ct for s in streams) / len(streams) / (LOOP_NS / S)
+    model, engine = Model(), Engine()
+    readers = []
+    for r, s in enumerate(streams):
+        model.add(f"TP{r}", s.sim.hello["pid"])
+        model.hello(f"TP{r}", s.sim.hello, now)
+        readers.append(codec.reader())
+    feeds = [iter(s) for s in streams]
+    cost = {"parse": 0, "model": 0, "snapshot": 0, "findings": 0, "json": 0}
+    me = psutil.Process()
+    gc.collect()
+    gc.freeze()
+    print(f"{a.ranks} ranks × {steps:.0f} steps/s, window {a.window:g} s")
+    for i in range(a.seconds * 20):
+        now += 50_000_000
+        for r, feed in enumerate(feeds):
+            data = next(feed)
+            t = time.thread_time_ns()
+            for f in readers[r].feed(data):
+                model.frame(f"TP{r}", f, now)
+            cost["parse"] += time.thread_time_ns() - t
+        t = time.thread_time_ns()
+        new = model.advance(now)
+        cost["model"] += time.thread_time_ns() - t
+        if new:
+            t = time.thread_time_ns()
+            shot = model.snapshot(level(a.window), now)
+            cost["snapshot"] += time.thread_time_ns() - t
+            t = time.thread_time_ns()
+            engine.look(model, now, now / S)
+            cost["findings"] += time.thread_time_ns() - t
+            t = time.thread_time_ns()
+            as_json(shot)
+            cost["json"] += time.thread_time_ns() - t
+        if (i + 1) % (20 * max(a.seconds // 6, 1)) == 0:
+            done = (i + 1) / 20
+            parts = "  ".join(f"{k} {v / done / 1e7:.2f}%" for k, v in cost.items())
+            total = sum(v for k, v in cost.items() if k != "json") / done / 1e7
+            rss = me.memory_info().rss / 2**20
+            print(f"{done:6.0f} s  {total:.2f}% of a core without json  ({parts})  rss {rss:.0f} MiB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""The list of rules, in no order that matters: findings are shown by severity and age."""
+
+from __future__ import annotations
+
+from sgtop_core.findings import (
+    admission,
+    eager,
+    gc_stops,
+    helpers,
+    hit_rate,
+    host_bound,
+    hung,
+    imbalance,
+    long_prompt,
+    pd_stuck,
+    queue_age,
+    starved,
+    tiny_prefills,
+)
+from sgtop_core.findings.base import Rule
+
+RULES: tuple[Rule, ...] = (
+    hung.RULE,
+    eager.RULE,
+    starved.RULE,
+    gc_stops.RULE,
+    host_bound.RULE,
+    admission.RULE,
+    queue_age.RULE,
+    long_prompt.RULE,
+    tiny_prefills.RULE,
+    imbalance.RULE,
+    pd_stuck.RULE,
+    helpers.RULE,
+    hit_rate.RULE,
+)

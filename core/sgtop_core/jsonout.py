@@ -1,0 +1,245 @@
+"""A snapshot as JSON: the documented, versioned output of ``--json`` and ``--once --json`` (docs/json.md).
+
+What is not known is null, never 0. Units stand in the names. ``schema.py`` describes the result.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from sgtop_core.model.snapshot import (
+    GC,
+    SCHEMA,
+    Alert,
+    Cpu,
+    Forward,
+    Gpu,
+    Histogram,
+    Kernel,
+    Mode,
+    Process,
+    Quantiles,
+    Rank,
+    Snapshot,
+    StepGaps,
+)
+
+Json = dict[str, Any]
+
+
+def as_json(s: Snapshot) -> Json:
+    """The whole snapshot."""
+    return {
+        "schema": SCHEMA,
+        "time": round(s.time, 3),
+        "window_s": s.window_s,
+        "covered_s": _n(s.covered_s),
+        "server": {
+            "host": s.server.host,
+            "port": s.server.port,
+            "pid": s.server.pid,
+            "model": s.server.model,
+            "sglang_version": s.server.sglang_version,
+            "tp": s.server.tp,
+            "dp": s.server.dp,
+            "pp": s.server.pp,
+            "ep": s.server.ep,
+            "device": s.server.device,
+            "ranks_elsewhere": list(s.server.ranks_elsewhere),
+        },
+        "attach": s.attach.way,
+        "state": s.attach.state,
+        "message": s.attach.message,
+        "ranks": [rank(r) for r in s.ranks],
+        "gpus": [_gpu(g) for g in s.gpus],
+        "processes": [_process(p) for p in s.processes],
+        "overhead": {
+            "hook_us_per_step": {"p50": _n(s.overhead.hook_us_p50), "p99": _n(s.overhead.hook_us_p99)},
+            "client_cpu_share": _n(s.overhead.client_cpu_share),
+            "agent_cpu_share": _n(s.overhead.agent_cpu_share),
+        },
+        "lost": dict(s.lost),
+        "alerts": [_alert(a) for a in s.alerts],
+        "log": list(s.log),
+    }
+
+
+def line(s: Snapshot) -> str:
+    """The snapshot as one line of JSON, without the newline."""
+    return json.dumps(as_json(s), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def rank(r: Rank) -> Json:
+    """One rank."""
+    return {
+        "rank": r.rank,
+        "pid": r.pid,
+        "state": r.state,
+        "message": r.message,
+        "last_step": r.last_step,
+        "last_step_age_s": _n(r.last_step_age_s),
+        "modes": {name: _mode(m) for name, m in r.modes.items()},
+        "forwards": [_forward(f) for f in r.forwards],
+        "stages_s": {k: _n(v) for k, v in r.stages_s.items()},
+        "queue": {
+            "running": r.queue.running,
+            "waiting": r.queue.waiting,
+            "grammar": r.queue.grammar,
+            "oldest_wait_s": _n(r.queue.oldest_wait_s),
+            "retracted": r.queue.retracted,
+            "pd": dict(r.queue.pd),
+        },
+        "kv_usage": _n(r.kv_usage),
+        "finished_per_s": _n(r.finished_per_s),
+        "graph_max_bs": r.graph_max_bs,
+        "cpu_share": _n(r.cpu_share),
+        "gaps": {"step": gaps(r.gaps), "kernel": gaps(r.kernel_gaps)},
+        "gc": _gc(r.gc),
+        "cpu": _cpu(r.cpu),
+        "kernels": None if r.kernels is None else {m: [_kernel(k) for k in ks] for m, ks in r.kernels.items()},
+    }
+
+
+def _n(v: float | None) -> float | None:
+    """Nine significant digits: more is noise, and lines stay short."""
+    if v is None or not math.isfinite(v):
+        return None
+    return v if isinstance(v, int) else float(f"{v:.9g}")
+
+
+def _quantiles(q: Quantiles | None) -> Json | None:
+    if q is None:
+        return None
+    return {"count": q.count, "p50": _n(q.p50), "p99": _n(q.p99), "max": _n(q.max), "total": _n(q.total)}
+
+
+def _mode(m: Mode) -> Json:
+    return {
+        "steps": m.steps,
+        "steps_per_s": _n(m.steps_per_s),
+        "tokens_per_s": _n(m.tokens_per_s),
+        "batch": {"p50": _n(m.batch_p50), "max": m.batch_max},
+        "step_ms": _quantiles(m.step_ms),
+        "gpu_ms": _quantiles(m.gpu_ms),
+        "graph_share": _n(m.graph_share),
+        "cached_tokens_per_s": _n(m.cached_tokens_per_s),
+        "hit_ratio": _n(m.hit_ratio),
+    }
+
+
+def _forward(f: Forward) -> Json:
+    return {
+        "runner": f.runner,
+        "mode": f.mode,
+        "count": f.count,
+        "host_ms": _quantiles(f.host_ms),
+        "gpu_ms": _quantiles(f.gpu_ms),
+        "graph_share": _n(f.graph_share),
+        "tokens_per_s": _n(f.tokens_per_s),
+    }
+
+
+def gaps(g: StepGaps | None) -> Json | None:
+    """Gaps with their causes; None where they are not seen."""
+    if g is None:
+        return None
+    q = g.quantiles_ms
+    return {
+        "count": q.count,
+        "total_ms": round(q.total, 6),
+        "p50_ms": _n(q.p50),
+        "p99_ms": _n(q.p99),
+        "max_ms": _n(q.max),
+        "label": g.label,
+        "busy_share": _n(g.busy_share),
+        "causes": _ms(g.causes_ms),
+        "histogram": _histogram(g.histogram),
+        "by_mode": {
+            mode: {
+                **(_quantiles(x) or {}),
+                "causes": _ms(g.causes_by_mode_ms.get(mode, {})),
+                "histogram": _histogram(g.histograms.get(mode)),
+            }
+            for mode, x in g.by_mode.items()
+        },
+    }
+
+
+def _ms(causes: Mapping[str, float]) -> dict[str, float | None]:
+    # to the nanosecond, so that the parts still sum to the total
+    return {name: round(ms, 6) for name, ms in causes.items()}
+
+
+def _histogram(h: Histogram | None) -> Json | None:
+    return None if h is None else {"edges_ms": [_n(e) for e in h.edges_ms], "counts": list(h.counts)}
+
+
+def _gc(g: GC | None) -> Json | None:
+    if g is None:
+        return None
+    by = {str(gen): n for gen, n in sorted(g.by_generation.items())}
+    return {"count": g.count, "total_ms": _n(g.total_ms), "max_ms": _n(g.max_ms), "by_generation": by}
+
+
+def _cpu(c: Cpu | None) -> Json | None:
+    if c is None:
+        return None
+    return {
+        "level": c.level,
+        "message": c.message,
+        "wait_ms": _n(c.wait_ms),
+        "preemptions": c.preemptions,
+        "longest_ms": _n(c.longest_ms),
+        "culprits": [{"pid": x.pid, "comm": x.comm, "count": x.count, "ms": _n(x.ms)} for x in c.culprits],
+        "throttled_ms": _n(c.throttled_ms),
+        "migrations": c.migrations,
+        "numa_ok": c.numa_ok,
+    }
+
+
+def _kernel(k: Kernel) -> Json:
+    return {
+        "name": k.name,
+        "category": k.category,
+        "count": k.count,
+        "total_ms": _n(k.total_ms),
+        "share": _n(k.share),
+        "avg_us": _n(k.avg_us),
+        "med_us": _n(k.med_us),
+        "min_us": _n(k.min_us),
+        "max_us": _n(k.max_us),
+        "stddev_us": _n(k.stddev_us),
+        "per_step": _n(k.per_step),
+    }
+
+
+def _gpu(g: Gpu) -> Json:
+    out: Json = {name: getattr(g, name) for name in Gpu.__dataclass_fields__}
+    out["ranks"], out["throttle_reasons"] = list(g.ranks), list(g.throttle_reasons)
+    return {k: _n(v) if isinstance(v, float) else v for k, v in out.items()}
+
+
+def _process(p: Process) -> Json:
+    return {
+        "role": p.role,
+        "pid": p.pid,
+        "cpu_share": _n(p.cpu_share),
+        "rss_bytes": p.rss_bytes,
+        "threads": p.threads,
+    }
+
+
+def _alert(a: Alert) -> Json:
+    return {
+        "id": a.id,
+        "severity": a.severity,
+        "since": round(a.since, 3),
+        "rank": a.rank,
+        "title": a.title,
+        "evidence": a.evidence,
+        "next": a.next,
+        "active": a.active,
+    }

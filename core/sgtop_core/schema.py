@@ -1,0 +1,260 @@
+"""The JSON Schema (draft 2020-12) of ``sgtop --json``; ``sgtop schema`` prints it.
+
+Fields may be added within a version. A field that changes its meaning or goes away raises ``schema``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sgtop_core.model.snapshot import SCHEMA
+
+S = dict[str, Any]
+
+_STR: S = {"type": "string"}
+_BOOL: S = {"type": "boolean"}
+_COUNT: S = {"type": "integer", "minimum": 0}
+_NUM: S = {"type": "number", "minimum": 0}
+_SHARE: S = {"type": "number", "minimum": 0, "maximum": 1}
+
+
+def _known_or_null(s: S) -> S:
+    if "$ref" in s:
+        return {"anyOf": [s, {"type": "null"}]}
+    return {**s, "type": [s["type"], "null"]}
+
+
+def _object(doc: str, **fields: S) -> S:
+    """An object with exactly these fields at least; more may come."""
+    return {"type": "object", "description": doc, "required": list(fields), "properties": fields}
+
+
+def _map(value: S, doc: str) -> S:
+    return {"type": "object", "description": doc, "additionalProperties": value}
+
+
+def _list(item: S) -> S:
+    return {"type": "array", "items": item}
+
+
+def _ref(name: str) -> S:
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def _doc(s: S, text: str) -> S:
+    return {**s, "description": text}
+
+
+N_STR, N_COUNT, N_NUM, N_SHARE = (_known_or_null(x) for x in (_STR, _COUNT, _NUM, _SHARE))
+
+
+def _defs() -> S:
+    quantiles = _object(
+        "Quantiles over the window, at most 2 % off; total and max are exact.",
+        count=_COUNT,
+        p50=N_NUM,
+        p99=N_NUM,
+        max=N_NUM,
+        total=_NUM,
+    )
+    histogram = _object(
+        "Logarithmic; edges_ms has one more element than counts. What lies outside is in the first and the last.",
+        edges_ms=_list(_NUM),
+        counts=_list(_COUNT),
+    )
+    causes = _map(_NUM, "Cause → ms; the parts sum to total_ms.")
+    mode = _object(
+        "Steps whose batch had this mode.",
+        steps=_COUNT,
+        steps_per_s=_NUM,
+        tokens_per_s=_doc(N_NUM, "EXTEND and MIXED: computed tokens; DECODE: one a request; speculative: accepted."),
+        batch=_object("Requests in the batch.", p50=N_NUM, max=N_COUNT),
+        step_ms=_ref("quantiles"),
+        gpu_ms=_known_or_null(_ref("quantiles")),
+        graph_share=_doc(N_SHARE, "Share of steps whose target forward replayed a CUDA graph."),
+        cached_tokens_per_s=N_NUM,
+        hit_ratio=_doc(N_SHARE, "cached ÷ (cached + computed) prompt tokens."),
+    )
+    forward = _object(
+        "Forwards of one runner and mode.",
+        runner={"enum": ["target", "draft"]},
+        mode=_STR,
+        count=_COUNT,
+        host_ms=_ref("quantiles"),
+        gpu_ms=_known_or_null(_ref("quantiles")),
+        graph_share=N_SHARE,
+        tokens_per_s=N_NUM,
+    )
+    gaps = _object(
+        "Time between the end of one forward (kernel) and the start of the next, and its causes.",
+        count=_COUNT,
+        total_ms=_NUM,
+        p50_ms=N_NUM,
+        p99_ms=N_NUM,
+        max_ms=N_NUM,
+        label={"enum": ["gpu", "host", "kernel"]},
+        busy_share=_doc(N_SHARE, "Share of the window inside forwards (union of intervals)."),
+        causes=_ref("causes"),
+        histogram=_known_or_null(_ref("histogram")),
+        by_mode=_map(
+            {
+                "allOf": [
+                    _ref("quantiles"),
+                    _object("", causes=_ref("causes"), histogram=_known_or_null(_ref("histogram"))),
+                ]
+            },
+            "Gaps before forwards of a mode, ms.",
+        ),
+    )
+    kernel = _object(
+        "One kernel name in one mode, in the columns of nsys cuda_gpu_kern_sum.",
+        name=_STR,
+        category=_STR,
+        count=_COUNT,
+        total_ms=_NUM,
+        share=_SHARE,
+        avg_us=_NUM,
+        med_us=_NUM,
+        min_us=_NUM,
+        max_us=_NUM,
+        stddev_us=_NUM,
+        per_step=N_NUM,
+    )
+    cpu = _object(
+        "What the kernel's scheduler did to the scheduler's main thread.",
+        level={"enum": ["A", "B", "C", "D"]},
+        message=_STR,
+        wait_ms=N_NUM,
+        preemptions=N_COUNT,
+        longest_ms=N_NUM,
+        culprits=_list(_object("Who ran instead.", pid=_COUNT, comm=_STR, count=_COUNT, ms=_NUM)),
+        throttled_ms=N_NUM,
+        migrations=N_COUNT,
+        numa_ok=_known_or_null(_BOOL),
+    )
+    rank = _object(
+        "One scheduler process.",
+        rank=_STR,
+        pid=N_COUNT,
+        state={"enum": ["connecting", "live", "starting", "hung", "lost", "elsewhere", "agentless"]},
+        message=_STR,
+        last_step=_doc(N_COUNT, "forward_ct of the last step."),
+        last_step_age_s=N_NUM,
+        modes=_map(_ref("mode"), "ForwardMode of the batch → its steps in the window."),
+        forwards=_list(_ref("forward")),
+        stages_s=_map(_NUM, "Stage → exclusive seconds of the main thread in the window."),
+        queue=_object(
+            "Latest figures.",
+            running=N_COUNT,
+            waiting=N_COUNT,
+            grammar=N_COUNT,
+            oldest_wait_s=N_NUM,
+            retracted=N_COUNT,
+            pd=_map(_COUNT, "Queues of prefill/decode disaggregation."),
+        ),
+        kv_usage=N_SHARE,
+        finished_per_s=N_NUM,
+        graph_max_bs=_doc(N_COUNT, "Largest decode batch that was captured as a graph."),
+        cpu_share=N_NUM,
+        gaps=_object(
+            "Gaps; null where they are not seen.",
+            step=_known_or_null(_ref("gaps")),
+            kernel=_known_or_null(_ref("gaps")),
+        ),
+        gc=_known_or_null(_ref("gc")),
+        cpu=_known_or_null(_ref("cpu")),
+        kernels={
+            **_map(_list(_ref("kernel")), "Mode → kernels; null while kernel tracing is off."),
+            "type": ["object", "null"],
+        },
+    )
+    gc = _object(
+        "Python garbage collections on the main thread in the window.",
+        count=_COUNT,
+        total_ms=_NUM,
+        max_ms=N_NUM,
+        by_generation=_map(_COUNT, "Generation → collections."),
+    )
+    gpu = _object("One GPU or MIG slice.", index=_COUNT, uuid=_STR, name=_STR, ranks=_list(_STR))
+    process = _object(
+        "A helper process of the server.", role=_STR, pid=_COUNT, cpu_share=N_NUM, rss_bytes=N_COUNT, threads=N_COUNT
+    )
+    alert = _object(
+        "A finding.",
+        id=_STR,
+        severity={"enum": ["info", "warning", "critical"]},
+        since=_doc(_NUM, "Unix seconds."),
+        rank=N_STR,
+        title=_STR,
+        evidence=_STR,
+        next=_STR,
+        active=_BOOL,
+    )
+    return {
+        "quantiles": quantiles,
+        "histogram": histogram,
+        "causes": causes,
+        "mode": mode,
+        "forward": forward,
+        "gaps": gaps,
+        "kernel": kernel,
+        "cpu": cpu,
+        "rank": rank,
+        "gc": gc,
+        "gpu": gpu,
+        "process": process,
+        "alert": alert,
+    }
+
+
+def schema() -> S:
+    """The schema of one snapshot."""
+    top = _object(
+        "One snapshot of a running SGLang server. What is not known is null, never 0.",
+        schema={"const": SCHEMA},
+        time=_doc(_NUM, "Unix seconds."),
+        window_s=_NUM,
+        covered_s=_doc(_NUM, "Seconds of the window that hold data; rates are per second of these."),
+        server=_object(
+            "The server.",
+            host=_STR,
+            port=N_COUNT,
+            pid=N_COUNT,
+            model=N_STR,
+            sglang_version=N_STR,
+            tp=N_COUNT,
+            dp=N_COUNT,
+            pp=N_COUNT,
+            ep=N_COUNT,
+            device=N_STR,
+            ranks_elsewhere=_list(_STR),
+        ),
+        attach={
+            "enum": ["plugin", "pep768", "pending-call", "run", "agentless", "simulated", None],
+            "description": "How sgtop got in.",
+        },
+        state={
+            "enum": ["connecting", "starting", "live", "hung", "lost", "waiting", "agentless", "replay"],
+            "description": "State of the connection as a whole.",
+        },
+        message=_STR,
+        ranks=_list(_ref("rank")),
+        gpus=_list(_ref("gpu")),
+        processes=_list(_ref("process")),
+        overhead=_object(
+            "What sgtop costs, measured.",
+            hook_us_per_step=_object("Main-thread time in sgtop's hooks a step, µs.", p50=N_NUM, p99=N_NUM),
+            client_cpu_share=_doc(N_NUM, "sgtop's own process; 1 is one core."),
+            agent_cpu_share=_doc(N_NUM, "The agent's thread of the worst rank; 1 is one core."),
+        ),
+        lost=_map(_COUNT, "Table → rows lost since attaching."),
+        alerts=_list(_ref("alert")),
+        log=_list(_STR),
+    )
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:sgtop:snapshot:{SCHEMA}",
+        "title": "sgtop snapshot",
+        **top,
+        "$defs": _defs(),
+    }
