@@ -67,12 +67,35 @@ def connect(pid: int, nvtx: bool = False) -> Connection:
     Raises:
         NotThere: none listens. AttachError: one does, but may not be used.
     """
+    sock, token, _path = _open(pid)
+    return client.greet(sock, token=token, extra={"nvtx": nvtx})
+
+
+def find(pid: int) -> str:
+    """The folder in which an agent of process ``pid`` listens, after a connection that says nothing.
+
+    Raises:
+        NotThere, AttachError: see ``connect``.
+    """
+    sock, _token, path = _open(pid)
+    sock.close()
+    return path
+
+
+def _open(pid: int) -> tuple[socket.socket, str, str]:
     name = f"sgtop-{procfs.inner_pid(pid)}"
     tried = folders(pid)
     for path in tried:
-        found = _connect_in(pid, path, name, nvtx)
+        try:
+            directory = folder.open_in_root(pid, path, directory=True)
+        except OSError:
+            continue
+        try:
+            found = open_in(directory, path, name, procfs.uid(pid))
+        finally:
+            os.close(directory)
         if found is not None:
-            return found
+            return *found, path
     raise NotThere(f"no agent listens in {' or '.join(tried)}{_whitelist(pid)}")
 
 
@@ -84,25 +107,14 @@ def _whitelist(pid: int) -> str:
     return ""
 
 
-def _connect_in(pid: int, path: str, name: str, nvtx: bool) -> Connection | None:
-    try:
-        directory = folder.open_in_root(pid, path, directory=True)
-    except OSError:
-        return None
-    try:
-        return connect_in(directory, path, name, procfs.uid(pid), nvtx)
-    finally:
-        os.close(directory)
-
-
-def connect_in(directory: int, path: str, name: str, uid: int | None, nvtx: bool = False) -> Connection | None:
-    """Connect to ``name``.sock in the folder that ``directory`` is open on; None when nothing listens there.
+def open_in(directory: int, path: str, name: str, uid: int | None) -> tuple[socket.socket, str] | None:
+    """(connected socket, token) of ``name``.sock in the folder ``directory``; None when nothing listens there.
 
     ``path`` is for messages. The socket is reached through the descriptor: its path may be longer than the 108 bytes
     of ``sun_path``, and cannot be swapped.
 
     Raises:
-        AttachError: the folder or the token is unsafe or may not be read, or the agent refused.
+        AttachError: the folder or the token is unsafe or may not be read.
     """
     try:
         if not stat.S_ISSOCK(os.stat(f"{name}.sock", dir_fd=directory, follow_symlinks=False).st_mode):
@@ -133,4 +145,4 @@ def connect_in(directory: int, path: str, name: str, uid: int | None, nvtx: bool
     except OSError:
         sock.close()
         return None  # a socket file that an ended server left behind
-    return client.greet(sock, token=token, extra={"nvtx": nvtx})
+    return sock, token
