@@ -51,12 +51,12 @@ class Cycle:
         pass
 
 
-def child(seconds: float, result_fd: int) -> None:
+def child(seconds: float, result_fd: int, still: bool) -> None:
     """The app on the pseudo-terminal; measures itself and writes the result to ``result_fd``."""
     from sgtop_tui.app import SgtopApp
     from tests.tui.scenes import healthy_tp8
 
-    source = Cycle([healthy_tp8(tick) for tick in range(240)])
+    source = Cycle([healthy_tp8(0 if still else tick) for tick in range(240)])
     app = SgtopApp(source)
 
     def measure() -> None:
@@ -72,7 +72,7 @@ def child(seconds: float, result_fd: int) -> None:
     app.run(mouse=False)
 
 
-def run(seconds: float, width: int, height: int) -> dict[str, float]:
+def run(seconds: float, width: int, height: int, still: bool = False) -> dict[str, float]:
     """One measurement; bytes a second that went to the terminal stand beside it."""
     read_fd, write_fd = os.pipe()
     pid, terminal = pty.fork()
@@ -82,7 +82,7 @@ def run(seconds: float, width: int, height: int) -> dict[str, float]:
         os.environ["COLORTERM"] = "truecolor"
         while os.get_terminal_size().columns != width:
             time.sleep(0.01)
-        child(seconds, write_fd)
+        child(seconds, write_fd, still)
         os._exit(0)
     os.close(write_fd)
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
@@ -113,10 +113,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--size", default="200x60")
+    parser.add_argument("--still", action="store_true", help="nothing on the screen changes: what is left is Textual's")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     width, height = map(int, args.size.split("x"))
-    result = run(args.seconds, width, height)
+    result = run(args.seconds, width, height, args.still)
     if args.json:
         print(json.dumps(result))
     else:

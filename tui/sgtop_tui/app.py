@@ -8,6 +8,7 @@ never the queue longer.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import threading
@@ -33,7 +34,7 @@ from .screens import pages
 from .screens.page import Page
 from .source import Source
 from .widgets.ascii_filter import AsciiFilter
-from .widgets.board import Board
+from .widgets.canvas import Canvas
 
 WINDOWS_S = (5.0, 60.0, 600.0)
 PERIOD_S = 0.25
@@ -110,17 +111,19 @@ class SgtopApp(App[int]):
         self._drawn = threading.Event()
         self._drawn.set()
         self._ended = threading.Event()
+        self._ascii = ascii_only
         if ascii_only:
             self._filters.append(AsciiFilter())
         for p in theme.PALETTES.values():
             self.register_theme(theme.textual_theme(p))
         self.theme = f"sgtop-{self._palette.name}"
+        self.title = "sgtop"
 
     # --- life -------------------------------------------------------------------------------------
 
     def compose(self) -> ComposeResult:
         """The board, and the filter's line when it is open."""
-        yield Board()
+        yield Canvas(self._ascii)
         yield Input(placeholder="part of a rank, a state or a finding; enter keeps it, esc clears it", id="filter")
 
     def on_mount(self) -> None:
@@ -128,6 +131,9 @@ class SgtopApp(App[int]):
         self.query_one("#filter", Input).can_focus = False
         self.source.set_window(self._window_s)
         if self._poll:
+            # All that is loaded now lives as long as the screen; the collector need not look at it again and again.
+            gc.collect()
+            gc.freeze()
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGHUP):
                 # The terminal is put back and the server left alone, whoever ends us short of kill -9.
@@ -202,9 +208,9 @@ class SgtopApp(App[int]):
         self.call_after_refresh(self.redraw)
 
     @property
-    def board(self) -> Board:
+    def board(self) -> Canvas:
         """The board, below whatever page is open."""
-        return self.screen_stack[0].query_one(Board)
+        return self.screen_stack[0].query_one(Canvas)
 
     @property
     def line_styles(self) -> Mapping[str, Style]:

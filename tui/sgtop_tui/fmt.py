@@ -5,6 +5,8 @@ Nothing here guesses: ``None`` in, ``–`` out. Three figures are enough for an 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 UNKNOWN = "–"
 SPARKS = "▁▂▃▄▅▆▇█"
 BLOCKS = " ▏▎▍▌▋▊▉█"
@@ -91,9 +93,17 @@ def size(value: int | None) -> str:
     return f"{value / (1 << 20):.0f} MiB"
 
 
-def sparkline(values: tuple[float | None, ...], width: int, top: float | None = None) -> str:
+def stretched(values: Sequence[float | None], width: int) -> Sequence[float | None]:
+    """``values`` in exactly ``width`` places: the newest where there are more, each repeated where there are fewer."""
+    n = len(values)
+    if width <= 0 or not n:
+        return ()
+    return values[n - width :] if n >= width else [values[i * n // width] for i in range(width)]
+
+
+def sparkline(values: Sequence[float | None], width: int, top: float | None = None) -> str:
     """The last ``width`` values as bars from zero to ``top`` (default: their maximum); a gap where nothing is known."""
-    shown = values[-width:] if width > 0 else ()
+    shown = stretched(values, width)
     known = [v for v in shown if v is not None]
     limit = max(known, default=0.0) if top is None else top
     if not known:

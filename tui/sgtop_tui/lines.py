@@ -7,6 +7,7 @@ lines that look the same are equal, which is how a panel knows that it has nothi
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from rich.cells import cell_len, set_cell_size
 
@@ -16,6 +17,7 @@ Line = tuple[Part, ...]
 EMPTY: Line = ()
 
 
+@lru_cache(8192)
 def width_of(text: str) -> int:
     """Cells that ``text`` takes on a terminal."""
     return len(text) if text.isascii() else cell_len(text)
@@ -88,9 +90,15 @@ class Pen:
 
     def cell(self, text: str, width: int, style: str = "", left: bool = False) -> Pen:
         """Write ``text`` into a cell of ``width``, to its right edge unless ``left``."""
-        text = clip(text, width)
-        pad = " " * (width - width_of(text))
-        return self.put(text + pad if left else pad + text, style)
+        n = width_of(text)
+        if n > width:
+            text = clip(text, width)
+            n = width_of(text)
+        if n < width:
+            text = text + " " * (width - n) if left else " " * (width - n) + text
+        self.parts.append((text, style))
+        self.width += width
+        return self
 
     def add(self, parts: Iterable[Part], width: int) -> bool:
         """Write ``parts`` if they end before ``width``; whether they were written."""

@@ -77,11 +77,12 @@ def styles(palette: Palette) -> dict[str, Style]:
     def cell(color: str, bold: bool = False) -> Style:
         return Style(color=color, bgcolor=mix(color, p.background, DARKEN), bold=bold)
 
+    text, strong = fg(p.text), fg(p.text, bold=True)  # one object each: equal neighbours are drawn as one
     return {
-        "": fg(p.text),
-        "figure": fg(p.text),
-        "strong": fg(p.text, bold=True),
-        "title": fg(p.text, bold=True),
+        "": text,
+        "figure": text,
+        "strong": strong,
+        "title": strong,
         "dim": fg(p.dim),
         "rule": fg(p.rule),
         "key": fg(p.accent),

@@ -139,15 +139,11 @@ def column_chart(series: Sequence[float | None], width: int, height: int) -> lis
     """The newest ``width`` values as columns of ``height`` lines, from zero to their maximum; gaps stay blank."""
     shown = list(series)[-width:]
     top = max((v for v in shown if v is not None), default=0.0)
-    out: list[Line] = []
-    for row in range(height):
-        floor = height - 1 - row
-        text = ""
-        for value in shown:
-            level = value / top * height * 8 - floor * 8 if value is not None and top > 0 else 0.0
-            text += SHADES[max(0, min(8, round(level)))]
-        out.append(((text, "spark"),))
-    return out
+    eighths = [round(v / top * height * 8) if v is not None and top > 0 else 0 for v in shown]
+    return [
+        (("".join([SHADES[0 if e < floor else min(8, e - floor)] for e in eighths]), "spark"),)
+        for floor in range((height - 1) * 8, -1, -8)
+    ]
 
 
 def chart(label: str, newest: str, peak: str, series: Sequence[float | None], width: int, height: int) -> list[Line]:
@@ -155,8 +151,7 @@ def chart(label: str, newest: str, peak: str, series: Sequence[float | None], wi
     notes = [(label, "dim"), (newest, "figure"), (f"max {peak}", "dim")]
     left = max(len(text) for text, _ in notes) + 2
     room = width - left - 2
-    scale = max(1, room // len(series)) if series else 1
-    wide = [value for value in series for _ in range(scale)]
+    wide = fmt.stretched(series, room)
     out: list[Line] = []
     for i, line in enumerate(column_chart(wide, room, height)):
         text, style = notes[i] if i < len(notes) else ("", "")

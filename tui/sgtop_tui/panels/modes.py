@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from sgtop_core.model.snapshot import Cell, Rank
 
 from .. import fmt
@@ -21,16 +23,9 @@ def strip(cells: tuple[Cell, ...], width: int) -> Line:
     blank = width - len(shown) * scale
     if blank:
         parts.append((" " * blank, ""))
-    run, style = "", ""
-    for cell in shown:
+    for cell, same in groupby(shown):
         glyph = mode_glyph(cell.mode, cell.eager)
-        if glyph.style != style:
-            if run:
-                parts.append((run, style))
-            run, style = "", glyph.style
-        run += glyph.letter * scale
-    if run:
-        parts.append((run, style))
+        parts.append((glyph.letter * (scale * len(list(same))), glyph.style))
     return tuple(parts)
 
 
@@ -71,11 +66,12 @@ def choose(ranks: tuple[Rank, ...], rows: int, focus: Rank | None) -> tuple[list
 def legend(look: Look, width: int, hidden: int = 0) -> Line:
     """Letters that stand on the strips now, with their words."""
     seen: dict[str, ModeGlyph] = {}
-    for rank in look.ranks:
-        for cell in rank.strip:
-            glyph = mode_glyph(cell.mode, cell.eager)
-            if glyph.letter != " ":
-                seen.setdefault(glyph.letter, glyph)
+    # Equal cells are mostly one object: 1,000 of them cost little by identity, and much by value.
+    cells = {id(cell): cell for rank in look.ranks for cell in rank.strip}
+    for cell in cells.values():
+        glyph = mode_glyph(cell.mode, cell.eager)
+        if glyph.letter != " ":
+            seen.setdefault(glyph.letter, glyph)
     order = {glyph.letter: i for i, glyph in enumerate(MODES.values())}
     groups: list[Line] = [
         ((glyph.letter, glyph.style), (f" {glyph.word}", "dim"))

@@ -25,7 +25,7 @@ def step_line(mode: ModeSum, width: int) -> Line:
 def _spark(pen: Pen, series: tuple[float | None, ...], width: int) -> Line:
     room = width - pen.width - 1
     if room >= 6:
-        spark = fmt.sparkline(series, min(room, 40))
+        spark = fmt.sparkline(series, room)
         pen.put(spark, "spark")
     return pen.line()
 
