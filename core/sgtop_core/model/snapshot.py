@@ -174,7 +174,43 @@ class Culprit:
     pid: int
     comm: str
     count: int
+    """Preemptions."""
     ms: float
+    """Run-queue wait that it caused, waits after a wake-up among it."""
+    kind: str = "other"
+    """``server`` (a process of this server), ``sgtop``, ``kernel`` (a kernel thread), ``other``."""
+    certain: bool = True
+    """False at levels C and D: it used that CPU meanwhile, and is credited with its share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a scheduler may run and runs; None not known. CPU lists are sorted."""
+
+    host_cpus: tuple[int, ...] = ()
+    """CPUs of the host that are on."""
+    allowed_cpus: tuple[int, ...] = ()
+    """CPUs that the main thread may use."""
+    cpu: int | None = None
+    """The CPU that it ran on last."""
+    siblings: tuple[int, ...] = ()
+    """Hyper-threads of that CPU's core, itself among them."""
+    node: int | None = None
+    gpu_node: int | None = None
+    near_cpus: tuple[int, ...] = ()
+    """CPUs of the GPU's NUMA node; empty where there is only one node, or the host does not say."""
+    governor: str | None = None
+    mhz: float | None = None
+    max_mhz: float | None = None
+    threads: int | None = None
+    """Threads of the scheduler process."""
+    quota_cpus: float | None = None
+    """CPUs that its cgroup may use; None without a quota."""
+    quota_path: str = ""
+    quota_version: int | None = None
+    """Of the cgroup file system, 1 or 2."""
+    sudo: bool = False
+    """sgtop has not the rights to change this; a command that does needs sudo."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +226,13 @@ class Cpu:
     longest_ms: float | None = None
     culprits: tuple[Culprit, ...] = ()
     throttled_ms: float | None = None
+    """Time that the main thread was held back by its cgroup's quota; not part of ``wait_ms``."""
     migrations: int | None = None
     numa_ok: bool | None = None
+    """False: it mostly runs far from its GPU; None: one NUMA node, or not known which is the GPU's."""
+    nr_throttled: int | None = None
+    """Periods in which the cgroup used its quota up."""
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
