@@ -54,7 +54,7 @@ DEFAULT: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "kv cache",
         (
-            r"store_?cache|set_?(mla_)?kv_buffer|reshape_and_cache|append_paged|assign_req_to_token|req_to_token|kv_indices",
+            r"store_?(kv_?)?cache|set_?(mla_)?kv_buffer|reshape_and_cache|append_paged|assign_req_to_token|req_to_token|kv_indices",
             r"write_req_to_token|transfer_kv|page_table|alloc_(extend|decode)",
         ),
     ),

@@ -77,8 +77,9 @@ class _Piece:
             mx, my = np.average(x, weights=weight), np.average(y, weights=weight)
             var = np.average((x - mx) ** 2, weights=weight)
             slope = float(np.average((x - mx) * (y - my), weights=weight) / var) if var else 1.0
-            if abs(slope - 1.0) < 1e-3 and span < 1e9:
-                slope = 1.0  # nanoseconds: NTP slews by less than the samples' width can show in so short a time
+            width = max(x.mono1 - x.mono0 for x in self.samples)
+            if abs(slope - 1.0) < max(2e-5, 3 * width / span):
+                slope = 1.0  # nanoseconds: CLOCK_REALTIME and CLOCK_MONOTONIC are slewed alike
         residual = y - slope * x
         middle = float(np.median(residual))
         self.fit = Fit(int(mono[-1] + round(middle)), int(ticks[-1]), slope, float(np.abs(residual - middle).max()))

@@ -130,6 +130,7 @@ def short(name: str, width: int = 64) -> str:
     text = re.sub(r"^(void|auto)\s+", "", text)
     head = _cut_brackets(text, "<", ">")
     head = head.partition("(")[0].strip()
+    head = head.removesuffix("::operator")  # a call operator: what matters is whose
     head = head.split(" ")[-1]  # a return type that was spelled out
     base = head.rpartition("::")[2] or head
     if _WRAPPER.match(base):
