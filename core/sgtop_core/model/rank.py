@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from sgtop_agent.wire import STAGES, Frame, WireError
@@ -30,6 +30,13 @@ GRAPHED = {"DECODE": "decode", "TARGET_VERIFY": "verify"}
 
 BUSY = " busy"
 """Key in ``stage_ns`` of the time inside forwards; no stage has a space in its name."""
+
+
+class Scheduling(Protocol):
+    """What the kernel's scheduler does to this rank's main thread; ``sgtop_core.contention`` has one."""
+
+    def view(self, level: int, end: int) -> Cpu | None:
+        """The window ``level`` that ends at ``end`` (ns)."""
 
 
 class RankState:
@@ -78,6 +85,7 @@ class RankState:
         self.speculative = False
         self.unknown_frames = 0
         self.bye: str | None = None
+        self.scheduling: Scheduling | None = None
 
         self._chain = Chain()
         self._by_result = ResultLengths()

@@ -59,6 +59,7 @@ class RankView:
             graph_max_bs=_positive(s.graph.get("decode_max_bs")),
             cpu_share=cpu,
             finished_per_s=self._rate("finished", 0, "finished_known"),
+            cpu=s.scheduling.view(self.level, s.end) if s.scheduling is not None else None,
         )
 
     def _ms(self, what: str, key: int) -> Quantiles | None:
