@@ -13,6 +13,7 @@ from sgtop_core.model.bins import Counts, Durations
 from sgtop_core.model.causes import GC, NO_WORK, PAUSED, SAMPLING, Names, Sources
 from sgtop_core.model.events import Batch, Inbox
 from sgtop_core.model.gaps import Chain, Gaps
+from sgtop_core.model.snapshot import Cpu
 from sgtop_core.model.steps import (
     MODES,
     EntryLengths,
