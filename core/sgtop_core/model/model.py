@@ -124,6 +124,21 @@ class Model:
             gpus=self.gpus,
         )
 
+    def hung(self, now: int) -> list[tuple[str, str]]:
+        """Ranks that hang although their agent is connected: (label, "silent" or "stuck")."""
+        out = []
+        for label, s in self.slots.items():
+            if s.state is not None and s.status == "live" and verdict(s, now)[0] == "hung":
+                out.append((label, "silent" if now - s.heard > SILENT_NS else "stuck"))
+        return out
+
+    def why_hung(self, now: int) -> str:
+        """In words, of the first rank that hangs."""
+        for label, s in self.slots.items():
+            if s.status == "live" and (v := verdict(s, now))[0] == "hung":
+                return f"{label}: {v[1]}"
+        return ""
+
     # --- views ----------------------------------------------------------------------------------------
 
     def covered_s(self, level: int) -> float:

@@ -1,0 +1,471 @@
+"""A live session: finds the server, attaches to every rank, keeps the model, makes four snapshots a second.
+
+One thread owns the model and all connections; attaching, watching processes and HTTP have threads of their own, which
+only leave results behind. The loop wakes 20 times a second: as often as agents send, and no more.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sgtop_agent import wire
+from sgtop_probes import discovery
+from sgtop_probes.attach.ladder import WAYS
+from sgtop_probes.client import ConnectionLost
+
+from sgtop_core.findings.engine import Engine
+from sgtop_core.live.backend import Backend, Machine
+from sgtop_core.live.link import Failure, Link
+from sgtop_core.live.watch import Outcome, Watch
+from sgtop_core.model.model import Model, unknown_rank
+from sgtop_core.model.snapshot import Attach, Server, Snapshot
+from sgtop_core.model.windows import level
+
+POLL_S = 0.05
+COMMAND_TIMEOUT_S = 5.0
+DETACH_S = 0.6
+"""Longest wait for the agents to say that they have undone everything."""
+LOG_LINES = 200
+_READ_ONLY_OPS = frozenset({"where", "detach", "nvtx", "kernels", "kernel_names"})
+"""Commands that look, or change only sgtop's own hooks; ``--readonly`` refuses all others."""
+
+Tap = Callable[[str, wire.Frame, int], None]
+"""(label of the rank, frame, CLOCK_MONOTONIC ns): sees every frame of an agent, hellos included."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """How to watch. ``ways``: rungs of the attach ladder; none: agentless."""
+
+    readonly: bool = False
+    nvtx: bool = False
+    window_s: float = 5.0
+    ways: tuple[str, ...] = WAYS
+
+
+@dataclass(slots=True)
+class _Order:
+    """A command on its way to an agent and back."""
+
+    label: str
+    op: str
+    args: Mapping[str, Any]
+    done: threading.Event = field(default_factory=threading.Event)
+    reply: Mapping[str, Any] = field(default_factory=lambda: {"ok": False, "error": "not answered"})
+
+
+class Session:
+    """Watches one server until ``stop``."""
+
+    def __init__(
+        self,
+        target: str | None = None,
+        options: SessionOptions | None = None,
+        *,
+        backend: Backend | None = None,
+        clock: Callable[[], int] = time.monotonic_ns,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.options = options or SessionOptions()
+        self.taps: list[Tap] = []
+        self._target = target
+        self._backend: Backend = backend or Machine(self.options.ways)
+        self._clock, self._wall = clock, wall
+        self._model = Model()
+        self._engine = Engine()
+        self._level = level(self.options.window_s)
+        self._links: dict[str, Link] = {}
+        self._server: discovery.Server | None = None
+        self._watch = Watch(self._backend, clock, self._kick)
+        self._orders: deque[_Order] = deque()
+        self._sent: dict[tuple[str, int], _Order] = {}
+        self._ids = itertools.count(1)
+        self._log: deque[str] = deque(maxlen=LOG_LINES)
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._cpu: deque[tuple[int, int]] = deque(maxlen=6)
+        self._next_cpu = 0
+        self._next_where = 0
+        self._ended = ""
+        self._snapshot: Snapshot | None = None
+
+    # --- for screens and commands; any thread -----------------------------------------------------------
+
+    @property
+    def readonly(self) -> bool:
+        """Whether everything that would change the server is refused."""
+        return self.options.readonly
+
+    def start(self) -> None:
+        """Find the server and begin.
+
+        Raises:
+            TargetError: there is no such server; nothing was started.
+        """
+        server = self._backend.resolve(self._target)
+        self._adopt(server)
+        self._publish(self._clock())
+        self._thread = threading.Thread(target=self._run, name="sgtop-session", daemon=True)
+        self._watch.start(server)
+        self._thread.start()
+
+    def snapshot(self) -> Snapshot:
+        """The newest snapshot; never waits."""
+        s = self._snapshot
+        if s is None:
+            raise RuntimeError("the session was not started")
+        return s
+
+    def set_window(self, seconds: float) -> None:
+        """Choose the window of all figures: the shortest of 5 s, 60 s and 10 min that holds ``seconds``."""
+        self._level = level(seconds)
+
+    def command(self, rank: str | None, op: str, args: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Ask the agent of ``rank`` (None: of every rank) to do ``op``; waits up to 5 s.
+
+        Returns:
+            ``{"ok": bool, "result" | "error": …}``; for every rank the result is a map by label.
+        """
+        if self.readonly and op not in _READ_ONLY_OPS:
+            return {"ok": False, "error": f"refused: sgtop runs with --readonly, and {op} changes the server"}
+        labels = [rank] if rank is not None else [label for label, k in self._links.items() if k.connection]
+        if not labels:
+            return {"ok": False, "error": "no rank has an agent"}
+        orders = [_Order(label, op, args) for label in labels]
+        self._orders.extend(orders)
+        self._kick()
+        end = time.monotonic() + COMMAND_TIMEOUT_S
+        for o in orders:
+            if not o.done.wait(max(end - time.monotonic(), 0.0)):
+                o.reply = {"ok": False, "error": f"{o.label} did not answer within {COMMAND_TIMEOUT_S:.0f} s"}
+        if rank is not None:
+            return orders[0].reply
+        bad = [f"{o.label}: {o.reply.get('error')}" for o in orders if not o.reply.get("ok")]
+        result = {o.label: o.reply.get("result") for o in orders}
+        return {"ok": not bad, "result": result, **({"error": "; ".join(bad)} if bad else {})}
+
+    def stop(self) -> None:
+        """Detach: every hook undone, every thread ended. Safe to call twice."""
+        self._stop.set()
+        self._kick()
+        self._watch.stop()
+        if self._thread is not None:
+            self._thread.join(timeout=DETACH_S + 2.0)
+            self._thread = None
+
+    def _kick(self) -> None:
+        self._wake.set()
+
+    # --- the session's thread ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                self._wake.wait(POLL_S)
+                self._wake.clear()
+                try:
+                    self._turn()
+                except Exception as e:  # what is shown must go on, and say what went wrong
+                    self._note(f"a mistake in sgtop itself: {type(e).__name__}: {e}")
+        finally:
+            self._detach()
+
+    def _turn(self) -> None:
+        now = self._clock()
+        for outcome in self._watch.drain():
+            self._outcome(outcome)
+        for label, link in list(self._links.items()):
+            self._drive(label, link, now)
+        self._send_orders()
+        self._measure_self(now)
+        if self._model.advance(now):
+            self._ask_where(now)
+            alerts = self._engine.look(self._model, now, self._wall())
+            if alerts is not None:
+                self._model.alerts = alerts
+                self._log.extend(self._engine.drain_log())
+            self._publish(now)
+
+    def _publish(self, now: int) -> None:
+        self._model.attach = self._attach()
+        self._model.log = tuple(self._log)
+        self._snapshot = self._model.snapshot(self._level, now, self._wall())
+
+    def _note(self, text: str) -> None:
+        line = f"{time.strftime('%H:%M:%S', time.localtime(self._wall()))} {text}"
+        if not self._log or self._log[-1][9:] != text:
+            self._log.append(line)
+
+    # --- server -----------------------------------------------------------------------------------------
+
+    def _adopt(self, server: discovery.Server) -> None:
+        """Watch this server from now on: a link for each of its ranks here."""
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+        self._server, self._ended = server, ""
+        model = self._model
+        here = {r.label for r in server.ranks if r.pid is not None}
+        for label in [k for k in model.slots if k not in here]:
+            del model.slots[label]
+        args = server.args
+        model.server = Server(
+            port=server.port,
+            model=args.served_name or args.model,
+            sglang_version=None,
+            tp=args.tp,
+            dp=args.dp,
+            pp=args.pp,
+            ep=args.ep,
+            host=server.host if server.host not in ("0.0.0.0", "::", "*") else "127.0.0.1",
+            pid=server.pid,
+            ranks_elsewhere=tuple(r.label for r in server.ranks if r.pid is None),
+        )
+        for r in server.ranks:
+            if r.pid is not None:
+                model.add(r.label, r.pid, "starting" if r.state == "starting" else "connecting")
+                self._links[r.label] = Link(r, self._backend, self.options.nvtx, self._kick)
+
+    def _outcome(self, o: Outcome) -> None:
+        if o.gone:
+            self._gone(o.gone)
+        if o.server is not None:
+            self._note(f"server found: {o.server.name} (pid {o.server.pid}), {len(o.server.ranks)} ranks")
+            self._adopt(o.server)
+        if o.processes is not None:
+            self._processes(o)
+        for label, rank in o.ranks.items():
+            slot = self._model.slots.get(label)
+            if slot is not None and slot.state is None:
+                slot.outside = rank
+        if o.info:
+            self._learn_info(o.info)
+
+    def _gone(self, why: str) -> None:
+        self._ended = why
+        self._note(why)
+        for label, link in self._links.items():
+            link.close()
+            slot = self._model.slots.get(label)
+            if slot is not None:
+                slot.status, slot.message = "lost", "its process has ended"
+        self._links.clear()
+
+    def _processes(self, o: Outcome) -> None:
+        processes = o.processes or ()
+        self._model.processes = tuple(p for p in processes if not p.role.startswith("scheduler"))
+        shares = {p.pid: p.cpu_share for p in processes}
+        for slot in self._model.slots.values():
+            if slot.pid in shares:
+                slot.cpu_share = shares[slot.pid]
+
+    def _learn_info(self, info: Mapping[str, Any]) -> None:
+        s = self._model.server
+        self._model.server = Server(
+            port=s.port,
+            model=s.model or _text(info.get("served_model_name") or info.get("model_path")),
+            sglang_version=s.sglang_version or _text(info.get("version")),
+            tp=s.tp or _number(info.get("tp_size")),
+            dp=s.dp or _number(info.get("dp_size")),
+            pp=s.pp or _number(info.get("pp_size")),
+            ep=s.ep or _number(info.get("ep_size")),
+            host=s.host,
+            pid=s.pid,
+            device=s.device or _text(info.get("device")),
+            ranks_elsewhere=s.ranks_elsewhere,
+        )
+
+    def _learn_hello(self, hello: Mapping[str, Any]) -> None:
+        rank = hello.get("rank")
+        sizes = rank if isinstance(rank, Mapping) else {}
+        s = self._model.server
+        self._model.server = Server(
+            port=s.port,
+            model=_text(hello.get("model")) or s.model,
+            sglang_version=_text(hello.get("sglang")) or s.sglang_version,
+            tp=_number(sizes.get("tp_size")) or s.tp,
+            dp=_number(sizes.get("dp_size")) or s.dp,
+            pp=_number(sizes.get("pp_size")) or s.pp,
+            ep=_number(sizes.get("ep_size")) or s.ep,
+            host=s.host,
+            pid=s.pid,
+            device=_text(hello.get("device")) or s.device,
+            ranks_elsewhere=s.ranks_elsewhere,
+        )
+
+    # --- ranks ------------------------------------------------------------------------------------------
+
+    def _drive(self, label: str, link: Link, now: int) -> None:
+        got = link.poll(now / 1e9)
+        while link.events:
+            self._note(link.events.pop(0))
+        if isinstance(got, Failure):
+            slot = self._model.add(label, link.rank.pid, got.status, got.message)
+            if got.status == "agentless":
+                slot.outside = unknown_rank(label, link.rank.pid, "agentless", got.message, slot.cpu_share)
+                self._watch.scrape(link.rank, got.message)
+            if link.attempts == 1 or got.kind not in ("starting", "traced"):
+                self._note(f"{label}: {got.message}")
+        elif got is not None:
+            self._model.hello(label, got.hello, now)
+            self._learn_hello(got.hello)
+            self._watch.attached(link.rank)
+            self._note(f"{label}: attached through {got.way} (pid {link.rank.pid})")
+            self._tap(label, got.hello, now)
+        if link.connection is not None:
+            self._receive(label, link, now)
+
+    def _receive(self, label: str, link: Link, now: int) -> None:
+        assert link.connection is not None
+        try:
+            for frame in link.connection.receive():
+                self._tap(label, frame, now)
+                self._frame(label, frame, now)
+        except (ConnectionLost, wire.WireError) as e:
+            slot = self._model.slots[label]
+            bye = slot.state.bye if slot.state is not None else None
+            text = f"the agent left: {bye}" if bye else str(e)
+            slot.status, slot.message = "lost", text
+            link.lost(now / 1e9)
+            self._note(f"{label}: {text}")
+            self._fail_orders(label, text)
+
+    def _tap(self, label: str, frame: wire.Frame, now: int) -> None:
+        for tap in self.taps:
+            tap(label, frame, now)
+
+    def _frame(self, label: str, frame: wire.Frame, now: int) -> None:
+        kind = frame["k"]
+        if kind in ("ev", "stat", "bye"):
+            self._model.frame(label, frame, now)
+            if kind == "stat":
+                off = frame.get("off")
+                for hook, why in off.items() if isinstance(off, Mapping) else ():
+                    self._note(f"{label}: hook {hook} switched itself off: {why}")
+        elif kind == "reply":
+            number = frame.get("id")
+            order = self._sent.pop((label, number), None) if isinstance(number, int) else None
+            if order is not None:
+                order.reply = {k: v for k, v in frame.items() if k in ("ok", "result", "error")}
+                order.done.set()
+        elif kind == "note":
+            self._note(f"{label}: {frame.get('text', '')}")
+
+    def _send_orders(self) -> None:
+        while self._orders:
+            order = self._orders.popleft()
+            link = self._links.get(order.label)
+            if link is None or link.connection is None:
+                order.reply = {"ok": False, "error": f"{order.label} has no agent"}
+                order.done.set()
+                continue
+            number = next(self._ids)
+            self._sent[order.label, number] = order
+            try:
+                link.connection.send({"k": "cmd", "id": number, "op": order.op, "args": dict(order.args)})
+            except (ConnectionLost, wire.WireError) as e:
+                del self._sent[order.label, number]
+                order.reply = {"ok": False, "error": str(e)}
+                order.done.set()
+
+    def _fail_orders(self, label: str, text: str) -> None:
+        for key in [k for k in self._sent if k[0] == label]:
+            order = self._sent.pop(key)
+            order.reply = {"ok": False, "error": text}
+            order.done.set()
+
+    def _ask_where(self, now: int) -> None:
+        """Ask a rank that makes no steps what its main thread is doing."""
+        if now < self._next_where:
+            return
+        self._next_where = now + 5_000_000_000
+        for label, state in self._model.hung(now):
+            if state == "silent":
+                continue
+            order = _Order(label, "where", {})
+            self._orders.append(order)
+            threading.Thread(target=self._place, args=(label, order), name="sgtop-where", daemon=True).start()
+
+    def _place(self, label: str, order: _Order) -> None:
+        if order.done.wait(COMMAND_TIMEOUT_S) and order.reply.get("ok"):
+            slot = self._model.slots.get(label)
+            if slot is not None:
+                slot.where = _innermost(order.reply.get("result"))
+
+    def _attach(self) -> Attach:
+        """State of the connection as a whole: the worst that a user has to know, and in words why."""
+        if self._ended:
+            return Attach(None, "waiting", self._ended)
+        links = self._links.values()
+        ways = [k.connection.way for k in links if k.connection is not None]
+        ranks = [(s.status, s.message) for s in self._model.slots.values()]
+        if not ranks:
+            return Attach(None, "starting", "the server is starting: it has no scheduler yet")
+        if ways:
+            bad = [f"{label}: {s.message}" for label, s in self._model.slots.items() if s.status not in ("live",)]
+            hung = self._model.hung(self._clock())
+            if hung and len(hung) == len(ways):
+                return Attach(ways[0], "hung", self._model.why_hung(self._clock()))
+            return Attach(ways[0], "live", "; ".join(bad))
+        for state in ("agentless", "hung", "starting", "lost"):
+            why = [m for st, m in ranks if st == state]
+            if why:
+                way = "agentless" if state == "agentless" else None
+                extra = self._watch.problem if state == "agentless" else ""
+                return Attach(way, state, "; ".join(x for x in (why[0], extra) if x))
+        return Attach(None, "connecting", next((m for _, m in ranks if m), ""))
+
+    # --- itself -----------------------------------------------------------------------------------------
+
+    def _measure_self(self, now: int) -> None:
+        if now >= self._next_cpu:
+            self._next_cpu = now + 1_000_000_000
+            self._cpu.append((now, time.process_time_ns()))
+            (t0, c0), (t1, c1) = self._cpu[0], self._cpu[-1]
+            if t1 > t0:
+                self._model.client_cpu = (c1 - c0) / (t1 - t0)
+
+    def _detach(self) -> None:
+        """Ask every agent to undo everything, and wait a moment for it to say so."""
+        open_links = [k for k in self._links.values() if k.connection is not None]
+        for link in open_links:
+            assert link.connection is not None
+            try:
+                link.connection.send({"k": "cmd", "id": next(self._ids), "op": "detach", "args": {}})
+            except (ConnectionLost, wire.WireError):
+                link.close()
+        end = time.monotonic() + DETACH_S
+        while open_links and time.monotonic() < end:
+            for link in list(open_links):
+                try:
+                    if link.connection is None or any(f["k"] == "bye" for f in link.connection.receive()):
+                        open_links.remove(link)
+                except (ConnectionLost, wire.WireError):
+                    open_links.remove(link)
+            if open_links:
+                time.sleep(0.005)
+        for link in self._links.values():
+            link.close()
+        for order in [*self._orders, *self._sent.values()]:
+            order.done.set()
+
+
+def _text(v: Any) -> str | None:
+    return v if isinstance(v, str) and v else None
+
+
+def _number(v: Any) -> int | None:
+    return v if isinstance(v, int) and not isinstance(v, bool) else None
+
+
+def _innermost(where: Any) -> str:
+    """The frame that the main thread is in, from the reply to ``where`` (innermost first)."""
+    stack = where.get("stack") if isinstance(where, Mapping) else None
+    return str(stack[0]) if isinstance(stack, (list, tuple)) and stack else ""
