@@ -32,23 +32,31 @@ def emitter(rows: Rows) -> Callable[[tuple[int, ...], int, int, int], None]:
 
 
 def forward(
-    runner: int, rows: Rows, read: ReadForward, state: StepState, gpu: GpuTimer | None, graph_only: bool = False
+    runner: int, rows: Rows, read: ReadForward | None, state: StepState, gpu: GpuTimer | None, graph_only: bool = False
 ) -> Make:
-    """The hook of a runner's ``forward`` (or, ``graph_only``, of a draft graph runner's ``execute``/``replay``)."""
+    """The hook of a runner's ``forward`` (or, ``graph_only``, of a draft graph runner's ``execute``/``replay``).
+
+    ``read`` None: a step has one forward, of its own batch, so what was read of that holds.
+    """
     target = runner == TARGET
+    data, put, limit = rows.data, rows.put, rows.limit
 
     def make(original: Any, fail: Fail) -> Any:
         def hook(*args: Any, **kwargs: Any) -> Any:
             t0 = mono()
             slot = before = None
-            scalars = (-1, -1, -1)
+            mode = bs = tokens = -1
             try:
-                scalars = read(args[0] if args else kwargs.get("forward_batch"))
+                if read is None:
+                    mode, bs, tokens, _, _ = state.scalars
+                else:
+                    mode, bs, tokens = read(args[0] if args else kwargs["forward_batch"])
                 if gpu is not None:
                     slot = gpu.begin()
                     before = gpu.current
                     gpu.current = slot
-                state.spent += mono() - t0
+                if state.measure:
+                    state.spent += mono() - t0
             except BaseException as error:
                 fail(error)
             try:
@@ -64,19 +72,22 @@ def forward(
                 if graph_only:
                     graph = 1
                 else:
-                    used = getattr(output, "can_run_graph", None)
-                    graph = -1 if used is None else 1 if used else 0
+                    try:
+                        graph = 1 if output.can_run_graph else 0
+                    except AttributeError:
+                        graph = -1
                 if target:
                     state.graph = graph
-                mode, bs, tokens = scalars
-                if gpu is None or slot is None:
-                    if gpu is not None:
-                        gpu.current = before
-                    rows.add((state.ct, runner, mode, t0, t1, -1, -1, -1, bs, tokens, graph))
-                else:
+                if gpu is not None:
                     gpu.current = before
+                if gpu is not None and slot is not None:
                     gpu.end(slot, (state.ct, runner, mode, t0, t1, bs, tokens, graph), target)
-                state.spent += mono() - t1
+                elif len(data) < limit:
+                    put((state.ct, runner, mode, t0, t1, -1, -1, -1, bs, tokens, graph))
+                else:
+                    rows.lost += 1
+                if state.measure:
+                    state.spent += mono() - t1
             except BaseException as error:
                 fail(error)
             return output
@@ -117,22 +128,5 @@ def late_entry(gpu: GpuTimer) -> Make:
             return original(*args, **kwargs)
 
         return hook
-
-    return make
-
-
-def sampling(tl_stage: Make, gpu: GpuTimer | None) -> Make:
-    """``launch_batch_sample_if_needed``: the stage's hook, and the end of the GPU work of a delayed sampling."""
-    if gpu is None:
-        return tl_stage
-    sampled = gpu.sampled
-
-    def make(original: Any, fail: Fail) -> Any:
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            sampled()
-            return result
-
-        return tl_stage(counted, fail)
 
     return make

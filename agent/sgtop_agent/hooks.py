@@ -41,7 +41,7 @@ class Hooks:
         self.patches = Patches()
         self.timeline = Timeline()
         self.boundary = Boundary()
-        self.state = steps.StepState()
+        self.state = steps.StepState(by_result=not versions.copies_carry_iter())
         self.ranges = Ranges({number: name for name, number in self.modes.items()})
         self.nvtx_problem = self.ranges.switch(True) if nvtx else None
         self.step_rows = Rows(steps.STEP_WIDTH, 8192)
@@ -73,10 +73,11 @@ class Hooks:
         if self.gpu is not None or versions.target_runner(s) is not None:
             self._install_forwards()
         for stage, path in loop.stages:
-            p.method(f"stage:{path}", s, path, stages.stage(tl, CODE[stage]))
+            open_end = loop.tight and stage == "process_input_requests"
+            p.method(f"stage:{path}", s, path, stages.stage(tl, CODE[stage], open_end))
         if loop.sample:
-            sample = stages.stage(tl, CODE["launch_batch_sample_if_needed"])
-            p.method("stage:sample", s, loop.sample, forwards.sampling(sample, self.gpu))
+            sampled = self.gpu.sampled if self.gpu is not None else lambda: None
+            p.method("stage:sample", s, loop.sample, stages.sample(tl, CODE["launch_batch_sample_if_needed"], sampled))
         p.method("retracted", s, "_add_request_to_queue", self._count_retracted)
         if loop.boundary:
             code = CODE["get_next_batch_to_run"]
@@ -99,8 +100,9 @@ class Hooks:
             "run_batch",
             steps.run_batch(s, tl, CODE["run_batch"], self.step_rows, read, self.state, self.gpu, self.ranges),
         )
+        turn = stages.turn(tl, CODE["recv_requests"], versions.pause_flags(s), loop.tight)
         if loop.turn:  # last: a turn that began without it would have no head
-            p.method("turn", s, loop.turn, stages.turn(tl, CODE["recv_requests"], versions.paused(s)))
+            p.method("turn", s, loop.turn, turn)
         self._gc.open()
 
     def _make_gpu(self) -> GpuTimer | None:
@@ -126,9 +128,13 @@ class Hooks:
         """Hook runners; those hooked already stay as they are (a speculative server may swap its graph runners)."""
         read = versions.read_forward(self.modes)
         runners, graphs = self._runners()
+        alone = len(runners) == 1 and not graphs
         for kind, runner in runners:
             self._once(
-                "forward", runner, "forward", forwards.forward(kind, self.forward_rows, read, self.state, self.gpu)
+                "forward",
+                runner,
+                "forward",
+                forwards.forward(kind, self.forward_rows, None if alone else read, self.state, self.gpu),
             )
         for graph, method in graphs:
             make = forwards.forward(forwards.DRAFT, self.forward_rows, read, self.state, self.gpu, graph_only=True)
@@ -271,18 +277,21 @@ class Hooks:
     def _add_mark_cost(self, columns: list[array[int]]) -> None:
         """Complete ``hook_ns``: what the hooks measured themselves, plus the marks of stage hooks at their cost.
 
-        The hooks of run_batch and process_batch_result put four marks a step and have measured those.
+        The hooks of run_batch, process_batch_result and forward measure themselves in every eighth step only, as
+        reading the clock is most of what they do; -1 in the others. They do not see what calling them costs: their
+        four marks, counted here as well, stand for that.
         """
         t1, spent = columns[3], columns[-1]
         times = self._mark_times
         before = 0
         for i in range(len(t1)):
             upto = bisect_right(times, t1[i], before)
-            spent[i] += max(0, upto - before - 4) * self._mark_ns
+            if spent[i] >= 0:
+                spent[i] += (upto - before) * self._mark_ns
+                if len(self.hook_ns) < HOOK_SAMPLES:
+                    self.hook_ns.append(spent[i])
             before = upto
         del times[:before]
-        if len(self.hook_ns) < HOOK_SAMPLES:
-            self.hook_ns.extend(spent)
 
     def take_hook_ns(self) -> tuple[int, int, int, int]:
         """Steps measured since the last call, and median, 99th percentile and maximum of their time in hooks."""

@@ -43,7 +43,7 @@ class Ranges:
         self.on = on
         return None
 
-    def push(self, scalars: tuple[int, int, int, int, int], batch: Any) -> None:
+    def push(self, scalars: tuple[int, int, int, int, int]) -> None:
         """Open the range of a step."""
         mode, bs, tokens, _, _ = scalars
         self._nvtx.range_push(label(self.names.get(mode, str(int(mode))), bs, tokens))

@@ -9,21 +9,21 @@ from typing import Any
 class Rows:
     """Rows of ``width`` values in one flat list. ``put(tuple)`` adds one; it is ``list.extend``, so atomic.
 
-    The writer asks ``room()`` first and counts ``lost`` where there is none.
+    A hook on the hot path does what ``add`` does itself: ``put`` while ``len(data) < limit``, else count ``lost``.
     """
 
-    __slots__ = ("_limit", "data", "lost", "put", "width")
+    __slots__ = ("data", "limit", "lost", "put", "width")
 
     def __init__(self, width: int, capacity: int) -> None:
         self.width = width
         self.data: list[int] = []
         self.put: Any = self.data.extend
         self.lost = 0
-        self._limit = width * capacity
+        self.limit = width * capacity
 
     def add(self, row: tuple[int, ...]) -> None:
         """Add a row, or count it as lost when the ring is full."""
-        if len(self.data) < self._limit:
+        if len(self.data) < self.limit:
             self.put(row)
         else:
             self.lost += 1

@@ -12,11 +12,14 @@ from typing import Any
 
 from .boundary import Boundary
 from .patches import Fail, Make
-from .timeline import IDLE, OTHER, QUIET_IDLE, QUIET_PAUSED, Timeline, mono
+from .timeline import CAPACITY, IDLE, OTHER, QUIET_IDLE, QUIET_PAUSED, Timeline, mono
 
 
-def stage(tl: Timeline, code: int) -> Make:
-    """A stage: a mark at its begin, a mark of what goes on after it at its end."""
+def stage(tl: Timeline, code: int, open_end: bool = False) -> Make:
+    """A stage: a mark at its begin, a mark of what goes on after it at its end.
+
+    ``open_end``: the next stage follows at once, and its mark ends this one.
+    """
 
     def make(original: Any, fail: Fail) -> Any:
         def hook(*args: Any, **kwargs: Any) -> Any:
@@ -35,18 +38,28 @@ def stage(tl: Timeline, code: int) -> Make:
                 except BaseException as error:
                     fail(error)
 
-        return hook
+        def open_hook(*args: Any, **kwargs: Any) -> Any:
+            try:
+                tl.put((mono(), code))
+            except BaseException as error:
+                fail(error)
+            return original(*args, **kwargs)
+
+        return open_hook if open_end else hook
 
     return make
 
 
-def turn(tl: Timeline, code: int, paused: Callable[[], bool]) -> Make:
-    """The stage at the head of a turn of the loop (receiving requests)."""
+def turn(tl: Timeline, code: int, flags: Any, open_end: bool = False) -> Make:
+    """The stage at the head of a turn of the loop (receiving requests). ``flags._engine_paused``: is it paused."""
+    marks = tl.marks
 
     def make(original: Any, fail: Fail) -> Any:
         def hook(*args: Any, **kwargs: Any) -> Any:
             try:
-                tl.begin_turn(paused())
+                paused = flags._engine_paused
+                if tl.quiet or paused or len(marks) > CAPACITY:
+                    tl.begin_turn(paused)
                 tl.cur = code
                 tl.put((mono(), code))
             except BaseException as error:
@@ -57,6 +70,49 @@ def turn(tl: Timeline, code: int, paused: Callable[[], bool]) -> Make:
                 try:
                     tl.cur = OTHER
                     tl.put((mono(), OTHER))
+                except BaseException as error:
+                    fail(error)
+
+        def open_hook(*args: Any, **kwargs: Any) -> Any:
+            try:
+                paused = flags._engine_paused
+                if tl.quiet or paused or len(marks) > CAPACITY:
+                    tl.begin_turn(paused)
+                tl.cur = OTHER
+                tl.put((mono(), code))
+            except BaseException as error:
+                fail(error)
+            return original(*args, **kwargs)
+
+        return open_hook if open_end else hook
+
+    return make
+
+
+def sample(tl: Timeline, code: int, sampled: Callable[[], None]) -> Make:
+    """``launch_batch_sample_if_needed``: a stage where a sampling was delayed, else nothing worth a mark.
+
+    ``sampled`` is called when a delayed sampling was launched.
+    """
+    marked = stage(tl, code)
+
+    def make(original: Any, fail: Fail) -> Any:
+        slow = marked(original, fail)
+
+        def hook(*args: Any, **kwargs: Any) -> Any:
+            delayed = False
+            try:
+                result = args[0] if args else kwargs.get("batch_result")
+                delayed = result is not None and result.delay_sample_func is not None
+            except BaseException as error:
+                fail(error)
+            if not delayed:
+                return original(*args, **kwargs)
+            try:
+                return slow(*args, **kwargs)
+            finally:
+                try:
+                    sampled()
                 except BaseException as error:
                     fail(error)
 

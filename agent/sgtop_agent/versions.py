@@ -66,6 +66,8 @@ class Loop:
     stages: tuple[tuple[str, str], ...]
     """(stage of ``wire.STAGES``, path)"""
     sample: str | None
+    tight: bool
+    """receive, process and get_next follow each other at once: the next one's mark ends the one before"""
 
 
 def _exists(scheduler: Any, path: str) -> bool:
@@ -110,14 +112,25 @@ def loop_points(scheduler: Any, loop: str) -> Loop:
         idle=pick("on_idle", "self_check_during_idle", "maybe_sleep_on_idle"),
         stages=tuple((stage, path) for stage, path in stages if _exists(scheduler, path)),
         sample=pick("launch_batch_sample_if_needed"),
+        tight=loop in ("event_loop_normal", "event_loop_overlap"),
     )
 
 
-def paused(scheduler: Any) -> Callable[[], bool]:
-    """Whether the engine is paused: asked once a turn."""
-    if hasattr(scheduler, "_engine_paused"):
-        return lambda: bool(scheduler._engine_paused)
-    return lambda: False
+class _NeverPaused:
+    _engine_paused = False
+
+
+def pause_flags(scheduler: Any) -> Any:
+    """An object whose ``_engine_paused`` says whether the engine is paused: read once a turn."""
+    return scheduler if hasattr(scheduler, "_engine_paused") else _NeverPaused
+
+
+def copies_carry_iter(batch_class: Any = None) -> bool:
+    """Whether the copy of a batch that ``process_batch_result`` gets under overlap knows its ``forward_iter``."""
+    if batch_class is None:
+        batch_class = getattr(module("sglang.srt.managers.schedule_batch"), "ScheduleBatch", None)
+    code = getattr(getattr(batch_class, "copy", None), "__code__", None)
+    return code is not None and "forward_iter" in code.co_names
 
 
 # --- modes and batches -------------------------------------------------------------------------------
@@ -190,10 +203,10 @@ def speculative(scheduler: Any) -> bool:
     return bool(algorithm is not None and callable(none) and not none())
 
 
-def accepted(scheduler: Any, names: dict[str, int]) -> Callable[[Any, Any], int]:
-    """A reader of the tokens that a processed decode batch made, as SGLang counts them; -1 where not speculative."""
+def accepted(scheduler: Any, names: dict[str, int]) -> Callable[[Any, Any], int] | None:
+    """A reader of the tokens that a processed decode batch made, as SGLang counts them; None: not speculative."""
     if not speculative(scheduler):
-        return lambda batch, result: -1
+        return None
     decode = names.get("DECODE", -1)
 
     def read(batch: Any, result: Any) -> int:

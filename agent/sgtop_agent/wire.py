@@ -116,7 +116,7 @@ TABLES: dict[str, dict[str, str]] = {
         "decode_tokens": "tokens of decoding requests among them",
         "cached": "prompt tokens taken from the prefix cache by requests that start here; 0 in DECODE",
         "graph": "1 the target forward replayed a CUDA graph, 0 eager, -1 unknown",
-        "hook_ns": "ns of the main thread in sgtop's hooks since the step before",
+        "hook_ns": "ns of the main thread in sgtop's hooks since the step before; -1 not measured (seven of eight)",
     },
     "forward": {
         "ct": "forward_ct of its step",
@@ -159,7 +159,7 @@ TABLES: dict[str, dict[str, str]] = {
         "kv_used": "tokens of the KV pool that running requests hold (not evictable)",
         "kv_evictable": "tokens of the radix cache that can be evicted",
         "kv_total": "tokens of the KV pool",
-        "retracted": "requests retracted since the server started",
+        "retracted": "requests retracted since the agent's hooks went on",
         "paused": "1 while the engine is paused",
         "pd_bootstrap": "PD prefill: requests in the bootstrap queue",
         "pd_inflight": "PD prefill: requests whose KV is being sent",
