@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from sgtop_core.jsonout import as_json
 from sgtop_core.recording.chunk import Entry
 from sgtop_core.recording.errors import RecordingError
@@ -15,6 +14,7 @@ from sgtop_core.recording.reader import Recording
 from sgtop_core.recording.recorder import Recorder
 from sgtop_core.recording.replay import ReplaySession, ticks
 from sgtop_core.simulate.scenes import SCENES
+
 from tests.recording import frames, recordings
 from tests.recording.live import Live
 
@@ -34,7 +34,7 @@ def test_the_same_json_snapshot_by_snapshot(scene: str, tmp_path: Path) -> None:
 def test_through_a_real_recorder_too(tmp_path: Path) -> None:
     live = Live("eager-fallback")
     recorder = Recorder()
-    live.intake.taps.append(recorder.tap)
+    live.taps.append(recorder.tap)
     recorder.start(tmp_path / "x.sgtop")
     for e in live.entries:  # what was said before the recorder came: a session makes both at once
         recorder.tap(*e)

@@ -35,7 +35,7 @@ def to_frame(event: Any) -> wire.Frame:
     lengths = {len(v) for v in columns.values()}
     if len(lengths) != 1:
         columns = {}
-    rest = {k: _plain(v) for k, v in fields.items() if k not in columns}
+    rest = {k: plain(v) for k, v in fields.items() if k not in columns}
     frame: wire.Frame = {"k": KIND, "e": type(event).__name__, "x": rest}
     if columns:
         frame["n"] = lengths.pop()
@@ -43,13 +43,14 @@ def to_frame(event: Any) -> wire.Frame:
     return frame
 
 
-def _plain(v: Any) -> Any:
+def plain(v: Any) -> Any:
+    """``v`` as maps, lists and values; a mapping becomes pairs, as its keys may be numbers."""
     if dataclasses.is_dataclass(v) and not isinstance(v, type):
-        return {f.name: _plain(getattr(v, f.name)) for f in dataclasses.fields(v)}
+        return {f.name: plain(getattr(v, f.name)) for f in dataclasses.fields(v)}
     if isinstance(v, Mapping):
-        return [[_plain(k), _plain(x)] for k, x in v.items()]  # keys may be numbers: pairs keep them so
+        return [[plain(k), plain(x)] for k, x in v.items()]
     if isinstance(v, (list, tuple, set, frozenset, array)):
-        return [_plain(x) for x in v]
+        return [plain(x) for x in v]
     return v
 
 
@@ -67,7 +68,7 @@ def from_frame(frame: Mapping[str, Any], cls: type[T]) -> T:
             a = array("q")
             a.frombytes(bytes(raw))
             values[name] = a
-        return typing.cast("T", _build(values, cls))
+        return typing.cast("T", build(values, cls))
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise wire.WireError(f"a {cls.__name__} that cannot be read: {e}") from e
 
@@ -81,7 +82,8 @@ def _hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls, localns={"array": _Array})
 
 
-def _build(values: Mapping[str, Any], cls: type) -> Any:
+def build(values: Mapping[str, Any], cls: type) -> Any:
+    """An instance of the dataclass ``cls`` from the plain values of its fields; what is not a field is dropped."""
     hints = _hints(cls)
     names = [f.name for f in dataclasses.fields(cls) if f.name in values]
     return cls(**{n: _typed(values[n], hints[n]) for n in names})
@@ -94,7 +96,7 @@ def _typed(v: Any, hint: Any) -> Any:
     if origin in (Union, types.UnionType):
         return _typed(v, next(a for a in args if a is not type(None)))
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        return _build(v, hint)
+        return build(v, hint)
     if origin is _Array or hint is _Array:
         return v if isinstance(v, array) else array("q", v)
     if isinstance(origin, type) and issubclass(origin, Mapping):

@@ -1,7 +1,7 @@
 """A recording as a source of snapshots, with the methods of a live session and a player's besides.
 
-The entries go through the same :class:`~sgtop_core.intake.Intake` as they did live, so the snapshot at a tick is the
-one that was shown then. Going back feeds a new intake from the start, or, in a long recording, from a window's length
+The entries make the same calls to the same model as they did live (:mod:`.feed`), so the snapshot at a tick is the
+one that was shown then. Going back feeds a new model from the start, or, in a long recording, from a window's length
 before the moment.
 """
 
@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from sgtop_agent.wire import STAGES
 
-from sgtop_core.intake import Intake, is_tick
 from sgtop_core.model.snapshot import Attach, Snapshot
 from sgtop_core.model.windows import WINDOWS, level
 
 from .chunk import Entry
 from .columns import Ints
 from .errors import RecordingError
+from .feed import Feed
 from .reader import Recording
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
@@ -48,16 +48,11 @@ class Position:
 
 def ticks(recording: Recording, window_s: float = 5.0) -> Iterator[Snapshot]:
     """Every snapshot of a recording, as the live session made them, as fast as they can be made."""
-    intake = Intake()
+    feed = Feed()
     at = level(window_s)
-    end = intake.model.end
     for e in recording:
-        intake.take(*e)
-        if is_tick(e.source, e.frame) and intake.model.end != end:
-            end = intake.model.end
-            s = intake.snapshot(at)
-            if s is not None:
-                yield s
+        if feed.take(e) and (s := feed.snapshot(at)) is not None:
+            yield s
 
 
 class ReplaySession:
@@ -108,7 +103,7 @@ class ReplaySession:
     def snapshot(self) -> Snapshot:
         """The snapshot at the position."""
         with self._lock:
-            s = self._intake.snapshot(self._level)
+            s = self._feed.snapshot(self._level)
             if s is None:
                 raise RecordingError(
                     f"{self.recording.name} holds no data", "no snapshot was made while it was recorded"
@@ -188,7 +183,7 @@ class ReplaySession:
     # --- inside ---------------------------------------------------------------------------------------
 
     def _active(self) -> set[tuple[str, str | None]]:
-        return {(a.id, a.rank) for a in self._intake.model.alerts if a.active}
+        return {(a.id, a.rank) for a in self._feed.model.alerts if a.active}
 
     def _words(self, live: str) -> str:
         where = f"{(self._at - self.recording.start_ns) / 1e9:.1f} of {self.recording.seconds:.1f} s"
@@ -197,7 +192,7 @@ class ReplaySession:
         return f"replay {where}, {state}{damage}" + (f"; then: {live}" if live else "")
 
     def _rewind(self, target: int) -> None:
-        self._intake = Intake()
+        self._feed = Feed()
         self._gaps = _Gaps()
         self._ended = False
         self._at = self.recording.start_ns
@@ -206,18 +201,16 @@ class ReplaySession:
 
     def _step_to_tick(self) -> bool:
         """Feed entries up to the next tick that shows something new; False at the end."""
-        end = self._intake.model.end
         for e in self._entries:
-            self._take(e)
-            if is_tick(e.source, e.frame) and self._intake.model.end != end:
+            if self._take(e):
                 return True
         self._ended = True
         return False
 
-    def _take(self, e: Entry) -> None:
-        self._intake.take(*e)
+    def _take(self, e: Entry) -> bool:
         self._at = max(self._at, min(e.mono_ns, self.recording.end_ns))
         self._gaps.look(e)
+        return self._feed.take(e)
 
     def _forward_until(self, found: Callable[[], bool]) -> bool:
         with self._wake:
