@@ -19,7 +19,7 @@ from sgtop_core.model.snapshot import Process, Rank
 
 PERIOD_S = 0.25
 """How often processes are looked at: a restart is noticed this soon."""
-SEARCH_S = 1.0
+SEARCH_S = 2.0
 """How often a server that has gone, or has no rank yet, is looked for; each search reads /proc."""
 
 

@@ -1,0 +1,71 @@
+"""``sgtop --once``: look for a while, print what was seen as text or JSON, and end. No Textual."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from . import exit_codes
+
+if TYPE_CHECKING:
+    from sgtop_core.model.snapshot import Snapshot
+    from sgtop_core.session import Session
+
+LOOK_S = 2.0
+ATTACH_S = 15.0
+"""Longest wait for the first figures; with a server that starts or hangs that is an answer too."""
+_WAIT_FOR = ("connecting",)
+_CODES = {"starting": exit_codes.NOT_READY, "hung": exit_codes.NOT_READY, "waiting": exit_codes.SERVER_GONE}
+
+
+def run(args: argparse.Namespace) -> int:
+    """Look and print."""
+    from sgtop_core.session import Session, SessionOptions
+    from sgtop_core.textout import text
+
+    look_s = args.for_s or LOOK_S
+    window = getattr(args, "window", 5.0)
+    options = SessionOptions(readonly=args.readonly, nvtx=args.nvtx, window_s=max(window, look_s))
+    session = Session(args.attach, options)
+    session.start()
+    try:
+        shot = observe(session, look_s)
+    finally:
+        session.stop()
+    if args.json:
+        from sgtop_core.jsonout import as_json
+
+        print(json.dumps(as_json(shot), ensure_ascii=False, indent=2))
+    else:
+        out = text(shot)
+        print(_ascii(out) if args.ascii else out, end="")
+    if shot.attach.state == "agentless":
+        print(f"sgtop: without the agent: {shot.attach.message}", file=sys.stderr)
+    return _CODES.get(shot.attach.state, exit_codes.OK)
+
+
+def observe(session: Session, look_s: float) -> Snapshot:
+    """The snapshot after ``look_s`` seconds of figures, or the last one if none came in time."""
+    end = time.monotonic() + ATTACH_S
+    while session.snapshot().attach.state in _WAIT_FOR and time.monotonic() < end:
+        time.sleep(0.02)
+    first = session.snapshot()
+    if first.attach.state in ("starting", "waiting"):
+        return first
+    end = time.monotonic() + look_s
+    # snapshots end some 0.2 s in the past: wait until the look is in them, and a little longer at most
+    while True:
+        s = session.snapshot()
+        now = time.monotonic()
+        if (now >= end and s.covered_s >= look_s) or now >= end + 1.0:
+            return s
+        time.sleep(0.02)
+
+
+def _ascii(out: str) -> str:
+    for char, plain in (("→", "->"), ("–", "-"), ("µ", "u"), ("×", "x"), ("÷", "/"), ("…", "...")):
+        out = out.replace(char, plain)
+    return out.encode("ascii", "replace").decode()
