@@ -54,6 +54,7 @@ class Cycle:
 def child(seconds: float, result_fd: int, still: bool) -> None:
     """The app on the pseudo-terminal; measures itself and writes the result to ``result_fd``."""
     from sgtop_tui.app import SgtopApp
+
     from tests.tui.scenes import healthy_tp8
 
     source = Cycle([healthy_tp8(0 if still else tick) for tick in range(240)])

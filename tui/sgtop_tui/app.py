@@ -21,7 +21,7 @@ from rich.style import Style
 from sgtop_core.model.snapshot import Rank, Snapshot
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
-from textual.events import Resize
+from textual.markup import escape
 from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Input
@@ -83,6 +83,8 @@ class SgtopApp(App[int]):
         *(Binding(str(n), f"maximise('{panel.key}')", panel.title, show=False) for n, panel in BY_NUMBER.items()),
     ]
     ENABLE_COMMAND_PALETTE = True
+    AUTO_FOCUS = None
+    """Keys belong to the board until the filter is opened."""
 
     def __init__(
         self,
@@ -124,11 +126,12 @@ class SgtopApp(App[int]):
     def compose(self) -> ComposeResult:
         """The board, and the filter's line when it is open."""
         yield Canvas(self._ascii)
-        yield Input(placeholder="part of a rank, a state or a finding; enter keeps it, esc clears it", id="filter")
+        line = Input(placeholder="part of a rank, a state or a finding; enter keeps it, esc clears it", id="filter")
+        line.can_focus = False
+        yield line
 
     def on_mount(self) -> None:
         """Begin to ask the source."""
-        self.query_one("#filter", Input).can_focus = False
         self.source.set_window(self._window_s)
         if self._poll:
             # All that is loaded now lives as long as the screen; the collector need not look at it again and again.
@@ -202,10 +205,6 @@ class SgtopApp(App[int]):
         self._look = Look(snapshot, self._choices)
         with self.batch_update():
             self.board.show(self._look, self.line_styles, self._stale_styles())
-
-    def on_resize(self, event: Resize) -> None:
-        """Plan anew for the new size."""
-        self.call_after_refresh(self.redraw)
 
     @property
     def board(self) -> Canvas:
@@ -348,7 +347,7 @@ class SgtopApp(App[int]):
         for key in keys.KEYS:
             if key.action in ("command_palette", "step_back") or key.key == "ctrl+c":
                 continue
-            yield SystemCommand(key.label.capitalize(), f"{key.help}  [{key.shown}]", self._runner(key.action))
+            yield SystemCommand(key.label.capitalize(), escape(f"{key.help} ({key.shown})"), self._runner(key.action))
         for panel in PANELS:
             yield SystemCommand(
                 f"Panel: {panel.title}", "make this panel large", self._runner(f"maximise('{panel.key}')")

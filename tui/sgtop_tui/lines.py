@@ -128,6 +128,16 @@ class Pen:
         return tuple(self.parts)
 
 
+def _head(text: str, width: int) -> str:
+    """The longest beginning of ``text`` in ``width`` cells, one character at least."""
+    used = 0
+    for i, char in enumerate(text):
+        used += width_of(char)
+        if used > width and i:
+            return text[:i]
+    return text
+
+
 def wrap(text: str, width: int, first: int = 0) -> list[str]:
     """``text`` broken at blanks into pieces of at most ``width`` cells, the first of at most ``width - first``."""
     out: list[str] = []
@@ -137,8 +147,9 @@ def wrap(text: str, width: int, first: int = 0) -> list[str]:
             if current:
                 out.append(current)
                 current, room = "", width
-            out.append(set_cell_size(word, room))
-            word = word[len(out[-1]) :]
+            head = _head(word, room)
+            out.append(head)
+            word = word[len(head) :]
             room = width
         if current and width_of(current) + 1 + width_of(word) <= room:
             current += " " + word

@@ -32,6 +32,7 @@ class Canvas(Widget):
         super().__init__(id="board")
         self._ascii = ascii_only
         self._styles: tuple[Styles, Styles] = ({}, {})
+        self._shown: tuple[Look, Styles, Styles] | None = None
         self._open: set[int] = set()
         """Identities of styles that look the same on blanks as no style does."""
         self._stale = False
@@ -43,6 +44,7 @@ class Canvas(Widget):
 
     def show(self, look: Look, styles: Styles, stale: Styles) -> int:
         """Show ``look``; figures that are no longer true in ``stale`` styles. The number of lines that changed."""
+        self._shown = (look, styles, stale)
         width, height = self.size
         if width <= 0 or height <= 0:
             return 0
@@ -77,6 +79,11 @@ class Canvas(Widget):
         if dirty:
             self.refresh(*dirty)
         return len(dirty)
+
+    def on_resize(self) -> None:
+        """The same look in the new size."""
+        if self._shown is not None:
+            self.show(*self._shown)
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Strips of the lines in ``crop``; kept until a line changes."""
