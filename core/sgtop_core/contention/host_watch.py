@@ -1,0 +1,212 @@
+"""Reads this host while a server is watched: scheduling samples ten times a second, GPUs once, places every two.
+
+Two threads, so that a driver that hangs never holds up the samples. They only leave dataclasses behind: SchedBatch,
+HostFacts, and tuples of Gpu.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol
+
+from sgtop_probes.gpu.mapping import ranks_by_gpu
+from sgtop_probes.gpu.nvml import GpuSource
+from sgtop_probes.gpu.types import GpuBatch
+from sgtop_probes.sched.cgroup import ThrottleReader
+from sgtop_probes.sched.counters import stat
+from sgtop_probes.sched.open_best import open_best
+from sgtop_probes.sched.threads import is_kernel_thread, thread_count
+from sgtop_probes.sched.topology import Topology, allowed_cpus, read_topology
+from sgtop_probes.sched.types import Needs, SchedBatch, SchedSource, Watched
+
+from sgtop_core.contention import gpus
+from sgtop_core.contention.facts import HostFacts, RankIds
+from sgtop_core.contention.place import place
+from sgtop_core.model.snapshot import Gpu, Place
+
+SCHED_S, SLOW_S, PLACES_S = 0.1, 1.0, 2.0
+KEPT = 256
+"""Events that wait for the session; more than 10 s of them. The oldest go first."""
+
+Event = SchedBatch | HostFacts | tuple[Gpu, ...]
+
+
+class Gpus(Protocol):
+    """``sgtop_probes.gpu.nvml.GpuSource`` is one."""
+
+    def poll(self) -> GpuBatch:
+        """All GPUs now."""
+
+    def close(self) -> None:
+        """Let go of the driver."""
+
+
+class HostWatch:
+    """See the module. ``watch`` and ``drain`` may be called from any thread."""
+
+    def __init__(
+        self,
+        *,
+        wake: Callable[[], None] = lambda: None,
+        open_source: Callable[[Sequence[Watched]], SchedSource] = open_best,
+        open_gpus: Callable[[], Gpus] = GpuSource,
+        topology: Callable[[], Topology] = read_topology,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """``wake`` is called when there is something to drain."""
+        self._wake, self._clock = wake, clock
+        self._open_source, self._open_gpus, self._topology = open_source, open_gpus, topology
+        self._events: deque[tuple[int, Event]] = deque(maxlen=KEPT)
+        self._stop = threading.Event()
+        self._changed = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._ranks: Mapping[str, RankIds] = {}
+        self._server_pids: tuple[int, ...] = ()
+        self._facts = HostFacts()
+        self._lock = threading.Lock()
+        self._kernel: dict[int, bool] = {}
+        self._needs = ""
+        self.problem = ""
+        """A mistake in one of the threads, in words."""
+
+    # --- any thread -----------------------------------------------------------------------------------
+
+    def watch(self, ranks: Mapping[str, RankIds], server_pids: Collection[int]) -> None:
+        """Watch these ranks from now on; ``server_pids``: all processes of the server."""
+        self._ranks, self._server_pids = dict(ranks), tuple(sorted(server_pids))
+        self._changed.set()
+
+    def start(self) -> None:
+        """Begin."""
+        for name, work in (("sgtop-sched", self._samples), ("sgtop-host", self._slow)):
+            t = threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True)
+            self._threads.append(t)
+            t.start()
+
+    def drain(self) -> list[tuple[int, Event]]:
+        """(CLOCK_MONOTONIC ns, event) since the call before."""
+        out = []
+        while True:
+            try:
+                out.append(self._events.popleft())
+            except IndexError:
+                return out
+
+    def stop(self) -> None:
+        """End both threads and give everything back."""
+        self._stop.set()
+        self._changed.set()
+        for t in self._threads:
+            t.join(timeout=2.0)
+        self._threads = []
+
+    # --- its threads ----------------------------------------------------------------------------------
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        while not self._stop.is_set():
+            try:
+                work()
+            except Exception as e:  # what is shown must go on without these figures
+                self.problem = f"{type(e).__name__}: {e}"
+                self._stop.wait(SLOW_S)
+
+    def _put(self, event: Event) -> None:
+        self._events.append((self._clock(), event))
+        self._wake()
+
+    def _watched(self) -> list[Watched]:
+        return [Watched(r.pid, r.tid, label) for label, r in self._ranks.items()]
+
+    def _samples(self) -> None:
+        while not self._ranks:
+            if self._stop.is_set():
+                return
+            self._changed.wait(SLOW_S)
+        self._changed.clear()
+        source = self._open_source(self._watched())
+        needs: Needs | None = None
+        try:
+            while not self._stop.is_set():
+                if self._changed.is_set():
+                    self._changed.clear()
+                    source.watch(self._watched())
+                    self._send_facts()
+                if source.needs != needs or not self._facts.ranks:
+                    needs = source.needs
+                    self._needs = "" if needs is None else f"level {needs.level} needs {needs.missing}: {needs.mend}"
+                    self._send_facts()
+                source.wait(SCHED_S)
+                batch = source.poll()
+                if self._new_kernel_threads(batch):
+                    self._send_facts()
+                self._put(batch)
+        finally:
+            source.close()
+
+    def _new_kernel_threads(self, batch: SchedBatch) -> bool:
+        new = False
+        for pid in set(batch.who_pid) - self._kernel.keys():
+            if len(self._kernel) > 4096:
+                self._kernel.clear()
+            self._kernel[pid] = pid > 0 and is_kernel_thread(pid)
+            new = new or self._kernel[pid]
+        return new
+
+    def _send_facts(self, places: Mapping[str, Place] | None = None) -> None:
+        """Send what is known when it has changed; both threads do."""
+        with self._lock:
+            facts = HostFacts(
+                ranks=self._ranks,
+                places=self._facts.places if places is None else places,
+                server_pids=self._server_pids,
+                sgtop_pids=(os.getpid(),),
+                kernel_pids=tuple(sorted(p for p, kernel in list(self._kernel.items()) if kernel)),
+                needs=self._needs,
+            )
+            if facts != self._facts:
+                self._facts = facts
+                self._put(facts)
+
+    def _slow(self) -> None:
+        source = self._open_gpus()
+        topology = self._topology()
+        next_places = 0.0
+        try:
+            while not self._stop.is_set():
+                now = self._clock() / 1e9
+                batch = source.poll()
+                ranks = dict(self._ranks)
+                by_gpu = ranks_by_gpu(batch.gpus, {k: (r.pid, r.gpu_index) for k, r in ranks.items()})
+                if batch.available:
+                    self._put(gpus.view(batch, by_gpu))
+                if ranks and now >= next_places:
+                    next_places = now + PLACES_S
+                    self._send_facts(self._places(topology, ranks, batch, by_gpu))
+                self._stop.wait(SLOW_S)
+        finally:
+            source.close()
+
+    @staticmethod
+    def _places(
+        topology: Topology, ranks: Mapping[str, RankIds], batch: GpuBatch, by_gpu: Mapping[str, tuple[str, ...]]
+    ) -> dict[str, Place]:
+        bus = {label: g.bus_id for g in batch.gpus for label in by_gpu.get(g.uuid, ())}
+        out = {}
+        for label, r in ranks.items():
+            seen = stat(r.pid, r.tid)
+            cpu = seen[3] if seen is not None else None
+            out[label] = place(
+                topology,
+                allowed_cpus(r.tid),
+                cpu=cpu,
+                gpu_bus_id=bus.get(label),
+                frequency=topology.frequency(cpu) if cpu is not None else None,
+                threads=thread_count(r.pid),
+                quota=ThrottleReader(r.pid).read(),
+                sudo=os.geteuid() != 0,
+            )
+        return out
