@@ -26,6 +26,8 @@ from sgtop_core.live.watch import Outcome, Watch
 from sgtop_core.model.model import Model, unknown_rank
 from sgtop_core.model.snapshot import Attach, Server, Snapshot
 from sgtop_core.model.windows import level
+from sgtop_core.recording.quantise import quantise
+from sgtop_core.recording.state import SOURCE, StateFrames
 
 POLL_S = 0.05
 COMMAND_TIMEOUT_S = 5.0
@@ -36,7 +38,8 @@ _READ_ONLY_OPS = frozenset({"where", "detach", "nvtx", "kernels", "kernel_names"
 """Commands that look, or change only sgtop's own hooks; ``--readonly`` refuses all others."""
 
 Tap = Callable[[str, wire.Frame, int], None]
-"""(label of the rank, frame, CLOCK_MONOTONIC ns): sees every frame of an agent, hellos included."""
+"""(source, frame, CLOCK_MONOTONIC ns): sees every frame of an agent, hellos included, under the label of its rank, and
+after each snapshot what the session knows besides, as frames of ``session`` (recording.state)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,7 @@ class Session:
         self._sent: dict[tuple[str, int], _Order] = {}
         self._ids = itertools.count(1)
         self._log: deque[str] = deque(maxlen=LOG_LINES)
+        self._state = StateFrames()
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -111,7 +115,7 @@ class Session:
         """
         server = self._backend.resolve(self._target)
         self._adopt(server)
-        self._publish(self._clock())
+        self._publish(self._clock(), self._wall())
         self._thread = threading.Thread(target=self._run, name="sgtop-session", daemon=True)
         self._watch.start(server)
         self._thread.start()
@@ -187,16 +191,21 @@ class Session:
         self._measure_self(now)
         if self._model.advance(now):
             self._ask_where(now)
-            alerts = self._engine.look(self._model, now, self._wall())
+            unix = self._wall()
+            alerts = self._engine.look(self._model, now, unix)
             if alerts is not None:
                 self._model.alerts = alerts
                 self._log.extend(self._engine.drain_log())
-            self._publish(now)
+            self._publish(now, unix)
+            if self.taps:
+                # What no agent said goes to the taps too: a recording holds everything that a snapshot is made of.
+                for frame in self._state.frames(self._model, unix):
+                    self._tap(SOURCE, frame, now)
 
-    def _publish(self, now: int) -> None:
+    def _publish(self, now: int, unix: float) -> None:
         self._model.attach = self._attach()
         self._model.log = tuple(self._log)
-        self._snapshot = self._model.snapshot(self._level, now, self._wall())
+        self._snapshot = self._model.snapshot(self._level, now, unix)
 
     def _note(self, text: str) -> None:
         line = f"{time.strftime('%H:%M:%S', time.localtime(self._wall()))} {text}"
@@ -325,7 +334,8 @@ class Session:
     def _receive(self, label: str, link: Link, now: int) -> None:
         assert link.connection is not None
         try:
-            for frame in link.connection.receive():
+            for received in link.connection.receive():
+                frame = quantise(received)  # at the entrance: the model and the taps see the same numbers
                 self._tap(label, frame, now)
                 self._frame(label, frame, now)
         except (ConnectionLost, wire.WireError) as e:
