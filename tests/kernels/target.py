@@ -117,6 +117,8 @@ class Target:
         if "layout" in options:
             self.cupti.mock_configure(*options["layout"])
         self.scheduler = Scheduler()
+        if options.get("no_graphs"):
+            self.scheduler.server_args.disable_cuda_graph = True  # type: ignore[misc]
         self.scheduler.profiler_manager = Profiler(self)
         self.env = Env(options)
         self.pending: list[Any] = []
@@ -141,6 +143,13 @@ class Target:
     def emit(self, frame: Any) -> None:
         self.frames.append(dict(frame))
 
+    def both_clocks(self) -> tuple[int, int]:
+        """CLOCK_MONOTONIC and the device's clock, read within 20 µs of each other."""
+        while True:
+            t, d = time.monotonic_ns(), self.cupti.mock_device_ns()
+            if time.monotonic_ns() - t < 20_000:
+                return t, d
+
     # main thread
     def step(self) -> None:
         while self.pending:
@@ -150,11 +159,11 @@ class Target:
         o = self.options
         decode = self.scheduler.forward_ct % 4 != 0
         n = o.get("kernels", 40) if decode else o.get("kernels", 40) // 2
-        t0, d0 = time.monotonic_ns(), self.cupti.mock_device_ns()
+        t0, d0 = self.both_clocks()
         lib = self.cupti
         lib.mock_launch(1, 7, 0, 2, 300, 200, 0)
         end = lib.mock_launch(10, 7, 0, n, 2_000, 300, 3 if decode else 0)
-        lib.mock_launch(2, 7, 0, 1, 200, 100, 0)
+        last = lib.mock_launch(2, 7, 0, 1, 200, 100, 0)
         t1 = time.monotonic_ns()
         self.launched[1] += 2
         self.launched[10] += n
@@ -163,7 +172,7 @@ class Target:
         self.scheduler.forward_ct += 1
         ct = self.scheduler.forward_ct
         # ct, runner, mode, t0, t1, gpu0, gpu1, gpu2, bs, tokens, graph
-        self.forwards.append((ct, 0, 2 if decode else 1, t0, t1, t0, gpu1, gpu1 + 500, 8, 8, int(decode)))
+        self.forwards.append((ct, 0, 2 if decode else 1, t0, t1, t0, gpu1, t0 + (last - d0), 8, 8, int(decode)))
 
     def main(self) -> None:
         threading.Thread(target=self.agent, daemon=True).start()
