@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sgtop_core.contention.rules import CONTENTION_RULES
 from sgtop_core.findings import (
     admission,
     eager,
@@ -33,4 +34,5 @@ RULES: tuple[Rule, ...] = (
     pd_stuck.RULE,
     helpers.RULE,
     hit_rate.RULE,
+    *CONTENTION_RULES,
 )
