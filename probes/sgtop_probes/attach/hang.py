@@ -13,12 +13,14 @@ from .. import procfs
 _CALLS = {
     "x86_64": {
         0: "read", 1: "write", 7: "poll", 16: "ioctl", 23: "select", 35: "nanosleep", 44: "sendto", 45: "recvfrom",
-        47: "recvmsg", 61: "wait4", 202: "futex", 230: "clock_nanosleep", 232: "epoll_wait", 247: "waitid",
+        47: "recvmsg", 61: "wait4", 202: "futex", 219: "restart_syscall", 230: "clock_nanosleep",
+        232: "epoll_wait", 247: "waitid",
         270: "pselect6", 271: "ppoll", 281: "epoll_pwait", 449: "futex_waitv",
     },
     "aarch64": {
         22: "epoll_pwait", 29: "ioctl", 63: "read", 64: "write", 72: "pselect6", 73: "ppoll", 95: "waitid",
-        98: "futex", 101: "nanosleep", 115: "clock_nanosleep", 206: "sendto", 207: "recvfrom", 212: "recvmsg",
+        98: "futex", 101: "nanosleep", 128: "restart_syscall", 115: "clock_nanosleep", 206: "sendto",
+        207: "recvfrom", 212: "recvmsg",
         260: "wait4", 449: "futex_waitv",
     },
 }  # fmt: skip
@@ -31,6 +33,18 @@ _MEANING = {
     "wait4": "waiting for a child process",
     "waitid": "waiting for a child process",
 }
+
+_SLEEPS_IN = {
+    "futex": "futex",
+    "ep_poll": "epoll_wait",
+    "do_epoll": "epoll_wait",
+    "poll_schedule": "poll",
+    "do_poll": "poll",
+    "hrtimer_nanosleep": "nanosleep",
+    "do_nanosleep": "nanosleep",
+}
+"""Start of a kernel function (wchan) → the call that sleeps there: a wait that a stop interrupted shows as
+restart_syscall afterwards."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +63,9 @@ class Watch:
         self._since = clock()
         self._first = procfs.look(pid)
 
-    def moved(self) -> bool:
-        """Whether the thread has run since this watch began."""
-        now = procfs.look(self._pid)
-        if now is None or self._first is None:
-            return False
-        return (now.cpu_ticks, now.switches) != (self._first.cpu_ticks, self._first.switches)
+    def again(self) -> None:
+        """Count from here: the thread was stopped by us, which is no sign of life of its own."""
+        self._first = procfs.look(self._pid)
 
     def verdict(self) -> Verdict:
         """What it has been doing since this watch began."""
@@ -80,6 +91,8 @@ class Watch:
 
 def _where(now: procfs.ThreadLook) -> str:
     name = _CALLS.get(os.uname().machine, {}).get(now.syscall if now.syscall is not None else -1)
+    if name == "restart_syscall":
+        name = next((call for start, call in _SLEEPS_IN.items() if now.wchan.startswith(start)), name)
     if name:
         meaning = f" ({_MEANING[name]})" if name in _MEANING else ""
         return f"{name}{meaning}"

@@ -49,7 +49,7 @@ def attach(
             kind = "gone" if not procfs.alive(pid) else "traced" if procfs.state(pid) == "t" else "hung"
             raise AttachError(f"process {pid} cannot take an agent now", stopped.text, kind=kind)
         watch = hang.Watch(pid, clock)
-        connection = _try(pid, way, python, options, end, clock)
+        connection = _try(pid, way, python, options, end, watch, clock)
         if connection is not None:
             return connection
         verdict = watch.verdict()
@@ -93,6 +93,7 @@ def _try(
     python: interpreter.Interpreter,
     options: AttachOptions,
     end: float,
+    watch: hang.Watch,
     clock: Callable[[], float],
 ) -> Connection | None:
     """One injection; None when the main thread has not come to it by the deadline."""
@@ -115,6 +116,7 @@ def _try(
             problem = partial(_page_problem, pid, queued.page[0] + page.status_at)
             if queued.tid != pid and python.version < (3, 13):
                 nudge = clock() + NUDGE_AFTER_S
+            watch.again()
         sock = _await(pid, meeting, deadline, nudge, problem, options.poke, clock)
         if sock is None:
             return None

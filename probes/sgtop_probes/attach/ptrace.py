@@ -131,6 +131,7 @@ class Tracee:
         self.pid, self.tid, self.abi = pid, tid, abi
         self._seized = False
         self._mask = 0
+        self._borrowed = False
         self._deferred = 0  # a signal that cannot be blocked and came while a call ran; delivered at release
         self._registers = b""
         self._vectors = b""
@@ -165,7 +166,6 @@ class Tracee:
         mask = ctypes.c_uint64()
         request(GETSIGMASK, self.tid, 8, ctypes.addressof(mask))
         self._mask = mask.value
-        self._set_mask(_MASK64 & ~(1 << (signal.SIGSEGV - 1)))
 
     def _get_vectors(self) -> bytes:
         try:
@@ -186,7 +186,7 @@ class Tracee:
             return
         self._seized = False
         try:
-            if self._registers:
+            if self._borrowed:
                 self._restore()
                 self._set_mask(self._mask)
             request(DETACH, self.tid, 0, self._deferred)
@@ -246,6 +246,10 @@ class Tracee:
         registers, return_at = call_frame(self.abi, self._registers, function, arguments, stack)
         if return_at:
             write(self.pid, return_at, bytes(8))
+        if not self._borrowed:
+            # From here to release() this process must not die; before, the kernel lets a stopped thread go on.
+            self._borrowed = True
+            self._set_mask(_MASK64 & ~(1 << (signal.SIGSEGV - 1)))
         _set(self.tid, NT_PRSTATUS, registers)
         return self.resume(function, timeout)
 
