@@ -237,29 +237,62 @@ def on_end(agent: Agent) -> None:
 def _clean(opts: Mapping[str, Any]) -> None:
     """Take out of the process what this start brought in, unless an agent of the same sources still runs."""
     try:
-        running = sys.modules.get(RUNNING)
-        if getattr(running, "hash", None) != opts.get("hash", ""):
-            _forget_modules()
         _unmap(opts.get("page"))
         threads = threading._active  # type: ignore[attr-defined]
         mine = threads.get(threading.get_ident())
         if type(mine).__name__ == "_DummyThread":
             del threads[threading.get_ident()]
+        running = sys.modules.get(RUNNING)
+        if getattr(running, "hash", None) != opts.get("hash", ""):
+            dissolve(_forget_modules())  # last: nothing of this package can be called after it
     except Exception:  # nobody is left to tell, and nothing may reach the server
         pass
 
 
-def _forget_modules() -> None:
-    """Remove the alias package and its importer. A package that was imported in the ordinary way stays."""
+def _forget_modules() -> list[Any]:
+    """Remove the alias package and its importer; what was removed. A package that was installed stays."""
     package = sys.modules.get(__package__ or "")
     loader = getattr(getattr(package, "__spec__", None), "loader", None)
     if loader is None or not hasattr(loader, "sgtop_alias"):
-        return
+        return []
     if loader in sys.meta_path:
         sys.meta_path.remove(loader)
     alias = loader.sgtop_alias
-    for name in [n for n in sys.modules if n == alias or n.startswith(alias + ".")]:
-        sys.modules.pop(name, None)
+    names = [n for n in sys.modules if n == alias or n.startswith(alias + ".")]
+    return [sys.modules.pop(name) for name in names]
+
+
+def dissolve(modules: list[Any], patience_s: float = 0.4) -> None:
+    """Take apart the cycles of modules that are gone, so that their memory does not wait for a full collection.
+
+    A server that froze its heap runs one so seldom that attaching would seem to leak. Only once no thread is inside
+    of this package: the main thread may still sleep below a hook that is off already. Then it is left to the
+    collector.
+    """
+    scopes = {id(vars(m)) for m in modules}
+    own = threading.get_ident()
+    sleep, end = time.sleep, time.monotonic() + patience_s
+    while modules:
+        sleep(0.02)
+        inside = False
+        for ident, top in sys._current_frames().items():
+            frame: Any = None if ident == own else top
+            while frame is not None and not inside:
+                inside = id(frame.f_globals) in scopes
+                frame = frame.f_back
+        if not inside:
+            break
+        if time.monotonic() > end:
+            return
+    classes = {v for m in modules for v in vars(m).values() if isinstance(v, type) and v.__module__ == m.__name__}
+    for cls in classes:
+        for name in [n for n, v in vars(cls).items() if callable(v) or isinstance(v, (property, staticmethod))]:
+            try:
+                delattr(cls, name)
+            except (AttributeError, TypeError):
+                continue
+    for module in modules:
+        vars(module).clear()
 
 
 def _unmap(page: Any) -> None:

@@ -19,7 +19,7 @@ class GcWatch:
     def __init__(self, rows: Rows, main_ident: int, patches: Patches) -> None:
         self._rows, self._main, self._patches = rows, main_ident, patches
         self._began: dict[int, int] = {}
-        self._callback = self._on_gc
+        self._callback: Any = None
 
     def _on_gc(self, phase: str, info: dict[str, Any]) -> None:
         try:
@@ -38,6 +38,7 @@ class GcWatch:
 
     def open(self) -> None:
         """Begin to watch."""
+        self._callback = self._on_gc
         gc.callbacks.append(self._callback)
 
     def close(self) -> None:
@@ -46,3 +47,4 @@ class GcWatch:
             gc.callbacks.remove(self._callback)
         except ValueError:
             pass
+        self._callback = None  # a bound method of ours: no cycle may wait for a collection

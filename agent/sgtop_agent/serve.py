@@ -396,6 +396,9 @@ class Agent:
                 if fd >= 0:
                     os.close(fd)
             self._wake_r = self._wake_w = -1
+        self.ops = Ops()  # its handlers refer to this agent: no cycle may wait for a collection
+        self._setups.clear()
+        self.on_hello.clear()
 
     def off_in_child(self) -> None:
         """In a forked child, where this thread does not exist: no hooks, no fds. Never raises."""

@@ -84,7 +84,7 @@ class Timeline:
             self.lost += len(self.scratch) // 2
             self.scratch.clear()
             if len(self.marks) < CAPACITY // 2:
-                self.wake()
+                self._busy()
         elif quiet == QUIET_PAUSED:
             if paused:
                 self.scratch.clear()
@@ -106,11 +106,12 @@ class Timeline:
         self.seen = mono()
 
     def wake(self) -> None:
-        """Work was found: the marks of this turn count."""
-        if self.stopped:
-            return
-        if self.quiet != FULL:
+        """Work was found: the marks of this turn count, unless there is no room."""
+        if not self.stopped and self.quiet != FULL:
             self.marks.extend(self.scratch)
+            self._busy()
+
+    def _busy(self) -> None:
         self.scratch.clear()
         self.quiet = BUSY
         self.put = self.marks.extend
