@@ -1,0 +1,324 @@
+"""Samples beside an agent's events: the gaps' causes, the snapshot, recordings; and the threads that read the host."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from sgtop_agent.wire import STAGES
+from sgtop_core.contention import gpus
+from sgtop_core.contention.facts import HostFacts, RankIds
+from sgtop_core.contention.feed import ContentionFeed
+from sgtop_core.contention.host_watch import HostWatch
+from sgtop_core.model.model import Model
+from sgtop_core.model.snapshot import Place
+from sgtop_core.recording.envelope import to_frame
+from sgtop_probes.gpu.types import GpuBatch, GpuReading
+from sgtop_probes.sched.threads import is_kernel_thread, main_thread, thread_count
+from sgtop_probes.sched.types import Needs, SchedBatch, SchedSource, Watched
+
+from .batches import HELLO, MS, TID, Build, S, frame, quota
+
+RUN_BATCH = STAGES.index("run_batch")
+IDLE_STAGE = STAGES.index("idle")
+
+
+class Rig:
+    """A model with one rank whose gaps are 10 ms long: forwards of 10 ms every 20 ms, stage run_batch in between."""
+
+    def __init__(self) -> None:
+        self.model = Model()
+        self.model.add("TP0", TID)
+        self.model.hello("TP0", HELLO, S)
+        self.feed = ContentionFeed(self.model)
+        self.feed.facts(
+            HostFacts({"TP0": RankIds(TID, TID)}, server_pids=(TID,), kernel_pids=(13,), needs="a better one")
+        )
+        self.ct = 0
+
+    def second(self, at: int, stage: int = RUN_BATCH) -> None:
+        """Events of one second from ``at``."""
+        t = range(at, at + S, 20 * MS)
+        rows = [
+            {"ct": self.ct + i, "runner": 0, "mode": 2, "t0": x, "t1": x + 10 * MS, "graph": -1}
+            for i, x in enumerate(t)
+        ]
+        steps = [{**r, "bs": 1, "tokens": 1} for r in rows]
+        self.ct += len(rows)
+        stages = [{"stage": stage, "t0": x + 10 * MS, "t1": x + 20 * MS} for x in t]
+        for table, got in (("step", steps), ("forward", rows), ("stage", stages)):
+            self.model.frame("TP0", frame(table, got), at + S)
+
+    def rank(self, now: int):  # type: ignore[no-untyped-def]
+        return self.model.ranks(0, now)[0]
+
+
+def test_preemptions_inside_gaps_are_their_cause_and_all_parts_sum() -> None:
+    rig, b = Rig(), Build()
+    rig.second(S)
+    b.preempted(S + 10 * MS, (S + 14 * MS, 812, "dockerd"))  # in a gap
+    b.preempted(S + 45 * MS, (S + 53 * MS, 812, "dockerd"))  # 5 ms in a forward, 3 ms in the gap behind it
+    b.slept(S + 71 * MS, S + 73 * MS)
+    rig.feed.batch(b.batch(2 * S))
+    rig.model.advance(2 * S + 500 * MS)
+    got = rig.rank(2 * S + 500 * MS)
+    causes = got.gaps.causes_ms
+    assert causes["preempted"] == pytest.approx(7.0)
+    assert causes["blocked"] == pytest.approx(2.0)
+    assert sum(causes.values()) == pytest.approx(got.gaps.quantiles_ms.total)
+    assert got.cpu.wait_ms == 12.0
+    assert got.cpu.message == "a better one"
+    assert got.cpu.culprits[0].kind == "other"
+
+
+def test_throttling_is_a_cause_of_its_own() -> None:
+    rig, b = Rig(), Build()
+    rig.feed.batch(b.batch(S, throttle=quota(0, 0)))
+    rig.second(S)
+    b.preempted(S + 10 * MS, (S + 19 * MS, 0, "idle"))
+    rig.feed.batch(b.batch(S + 500 * MS, throttle=quota(1, 9 * MS)))
+    rig.feed.batch(b.batch(2 * S, throttle=quota(1, 9 * MS)))
+    rig.model.advance(2 * S + 500 * MS)
+    causes = rig.rank(2 * S + 500 * MS).gaps.causes_ms
+    assert causes["throttled"] == pytest.approx(9.0)
+    assert "preempted" not in causes
+    assert sum(causes.values()) == pytest.approx(490.0)
+
+
+def test_who_has_nothing_to_do_is_not_delayed() -> None:
+    rig, b = Rig(), Build()
+    rig.second(S, stage=IDLE_STAGE)
+    rig.feed.batch(b.preempted(S + 10 * MS, (S + 14 * MS, 812, "dockerd")).batch(2 * S))
+    rig.model.advance(2 * S + 500 * MS)
+    assert set(rig.rank(2 * S + 500 * MS).gaps.causes_ms) == {"no work"}
+
+
+def test_a_gap_waits_for_the_samples_of_its_time() -> None:
+    rig, b = Rig(), Build()
+    rig.feed.batch(b.batch(S))
+    rig.second(S)
+    rig.model.advance(2 * S + 200 * MS)
+    early = rig.rank(2 * S + 200 * MS).gaps
+    assert early.quantiles_ms.count == 49
+    assert early.causes_ms == {}
+    rig.feed.batch(b.preempted(S + 10 * MS, (S + 14 * MS, 812, "dockerd")).batch(2 * S))
+    rig.model.advance(2 * S + 500 * MS)
+    assert rig.rank(2 * S + 500 * MS).gaps.causes_ms["preempted"] == pytest.approx(4.0)
+
+
+def test_recorded_samples_give_the_same_view() -> None:
+    live, replay = Rig(), Rig()
+    batch = Build().preempted(S + 10 * MS, (S + 14 * MS, 812, "dockerd"), (S + 15 * MS, 13, "kworker")).batch(2 * S)
+    facts = HostFacts(
+        {"TP0": RankIds(TID, TID, 0)}, {"TP0": Place(host_cpus=(0, 1), cpu=1, near_cpus=(0,))}, kernel_pids=(13,)
+    )
+    for rig in (live, replay):
+        rig.second(S)
+    live.feed.facts(facts)
+    live.feed.batch(batch)
+    handlers = replay.feed.handlers()
+    for event in (facts, batch):
+        handlers[type(event).__name__]("sched", to_frame(event), 2 * S)
+    for rig in (live, replay):
+        rig.model.advance(2 * S + 500 * MS)
+    assert live.rank(3 * S) == replay.rank(3 * S)
+    assert replay.rank(3 * S).cpu.place.cpu == 1
+
+
+def test_ranks_come_go_and_restart() -> None:
+    rig, b = Rig(), Build()
+    rig.feed.batch(b.preempted(S, (S + 4 * MS, 812, "dockerd")).batch(2 * S))
+    rig.feed.facts(HostFacts({"TP0": RankIds(500, 500), "TP1": RankIds(501, 501)}))
+    assert set(rig.feed.ranks) == {"TP0", "TP1"}
+    rig.feed.batch(b.batch(3 * S))  # TP1 is not in the model yet: nothing piles up
+    assert rig.feed.ranks["TP0"].view(0, 3 * S).preemptions == 0, "a new process starts anew"
+    rig.feed.facts(HostFacts())
+    assert rig.feed.ranks == {}
+    assert rig.feed.take("something else") is False
+
+
+# --- GPUs -------------------------------------------------------------------------------------------
+
+
+def reading(index: int, uuid: str, **more: object) -> GpuReading:
+    return GpuReading(index, uuid, "H200", f"0000:{index:02x}:00.0", index, 1, **more)  # type: ignore[arg-type]
+
+
+def test_gpus_of_the_server_alone_are_shown() -> None:
+    batch = GpuBatch(
+        True, "", 1, (reading(0, "A", sm_busy=0.5, throttle_reasons=("idle", "power cap")), reading(1, "B"))
+    )
+    (g,) = gpus.view(batch, {"A": ("TP0",)})
+    assert (g.uuid, g.ranks, g.sm_busy, g.throttle_reasons) == ("A", ("TP0",), 0.5, ("power cap",))
+    assert [x.uuid for x in gpus.view(batch, {})] == ["A", "B"]
+    mig = GpuBatch(True, "", 1, (reading(0, "M", mig=2),))
+    assert gpus.view(mig, {})[0].name == "H200 (MIG 2)"
+
+
+# --- the threads --------------------------------------------------------------------------------------
+
+
+class FakeSource:
+    """Hands out empty batches; remembers what was asked of it."""
+
+    level = "B"
+    lost = 0
+    needs = Needs("A", "tracefs", "sudo mount …")
+
+    def __init__(self, watched: Sequence[Watched]) -> None:
+        self.watched = [list(watched)]
+        self.closed = False
+        self.fail = False
+
+    def watch(self, watched: Sequence[Watched]) -> None:
+        self.watched.append(list(watched))
+
+    def wait(self, timeout_s: float) -> None:
+        time.sleep(0.01)
+
+    def poll(self) -> SchedBatch:
+        if self.fail:
+            self.fail = False
+            raise RuntimeError("odd kernel")
+        b = Build("B").preempted(1, (2, 2, "kthreadd"))
+        return b.batch(time.monotonic_ns())
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeGpus:
+    closed = False
+
+    def poll(self) -> GpuBatch:
+        return GpuBatch(True, "", time.monotonic_ns(), (reading(0, "A"),))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def wait_for(watch: HostWatch, want: type, seconds: float = 10.0) -> Iterator[object]:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for _, event in watch.drain():
+            if isinstance(event, want):
+                yield event
+        time.sleep(0.01)
+
+
+def test_the_watch_leaves_events_and_gives_everything_back() -> None:
+    sources: list[FakeSource] = []
+    fake_gpus = FakeGpus()
+
+    def open_source(watched: Sequence[Watched]) -> SchedSource:
+        sources.append(FakeSource(watched))
+        return sources[-1]
+
+    woken: list[int] = []
+    watch = HostWatch(wake=lambda: woken.append(1), open_source=open_source, open_gpus=lambda: fake_gpus)
+    watch.start()
+    me = os.getpid()
+    watch.watch({"TP0": RankIds(me, me)}, [me])
+    facts = next(f for f in wait_for(watch, HostFacts) if isinstance(f, HostFacts) and "TP0" in f.places and f.needs)
+    assert facts.ranks == {"TP0": RankIds(me, me)}
+    assert facts.kind(me) == "server"
+    assert facts.needs == "level A needs tracefs: sudo mount …"
+    assert facts.places["TP0"].allowed_cpus == tuple(sorted(os.sched_getaffinity(0)))
+    assert facts.places["TP0"].threads
+    assert next(wait_for(watch, SchedBatch))
+    assert isinstance(next(wait_for(watch, tuple)), tuple)
+    watch.watch({"TP0": RankIds(1, 1)}, [1])
+    facts = next(f for f in wait_for(watch, HostFacts) if isinstance(f, HostFacts) and f.ranks["TP0"].pid == 1)
+    assert sources[0].watched[-1] == [Watched(1, 1, "TP0")]
+    sources[0].fail = True
+    end = time.monotonic() + 10
+    while len(sources) < 2 and time.monotonic() < end:
+        time.sleep(0.02)
+    assert len(sources) == 2, "after a mistake it is opened anew"
+    assert sources[0].closed
+    assert "odd kernel" in watch.problem
+    watch.stop()
+    assert sources[1].closed
+    assert fake_gpus.closed
+    assert woken
+
+
+def test_a_session_that_does_not_drain_costs_no_memory() -> None:
+    watch = HostWatch(open_source=FakeSource, open_gpus=FakeGpus)
+    watch.watch({"TP0": RankIds(os.getpid(), os.getpid())}, [])
+    for _ in range(1000):
+        watch._put(HostFacts())
+    assert len(watch.drain()) == 256
+
+
+def test_threads_and_kernel_threads() -> None:
+    me = os.getpid()
+    assert main_thread(me, me) == me
+    assert main_thread(me, 2**22 - 5) == me
+    assert thread_count(me)
+    assert thread_count(2**22 - 5) is None
+    assert is_kernel_thread(2) or not Path("/proc/2/stat").exists()
+    assert not is_kernel_thread(me)
+    assert not is_kernel_thread(2**22 - 5)
+
+
+# --- end to end on this host ----------------------------------------------------------------------------
+
+LOOP = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(15, sys.argv[1].encode(), 0, 0, 0)
+os.sched_setaffinity(0, {int(sys.argv[2])})
+print("ready", flush=True)
+while True: pass
+"""
+
+
+def test_a_real_competitor_is_named_within_five_seconds_and_gone_after_it() -> None:
+    """A spinning loop stands for a rank's main thread; its events say that it has work."""
+    cpu = str(max(os.sched_getaffinity(0)))
+
+    def spin(name: str) -> subprocess.Popen[bytes]:
+        p = subprocess.Popen([sys.executable, "-I", "-S", "-c", LOOP, name, cpu], stdout=subprocess.PIPE)
+        assert p.stdout is not None
+        assert p.stdout.readline() == b"ready\n"
+        p.stdout.close()
+        return p
+
+    victim = spin("rank")
+    watch = HostWatch(open_gpus=FakeGpus)
+    try:
+        hog = spin("hog")
+        watch.watch({"TP0": RankIds(victim.pid, victim.pid)}, [victim.pid])
+        watch.start()
+        model = Model()
+        model.add("TP0", victim.pid)
+        model.hello("TP0", HELLO, time.monotonic_ns())
+        feed = ContentionFeed(model)
+
+        def named() -> list[int]:
+            for _, event in watch.drain():
+                feed.take(event)
+            rank = feed.ranks.get("TP0")
+            got = rank.view(0, time.monotonic_ns()) if rank is not None else None
+            return [c.pid for c in got.culprits if c.ms > 75] if got is not None else []
+
+        end = time.monotonic() + 10
+        while hog.pid not in named() and time.monotonic() < end:
+            time.sleep(0.05)
+        assert hog.pid in named()  # others on a busy host may be named too
+        hog.kill()
+        hog.wait()
+        end = time.monotonic() + 15
+        while hog.pid in named() and time.monotonic() < end:
+            time.sleep(0.1)
+        assert hog.pid not in named()
+    finally:
+        watch.stop()
+        for p in (victim, hog):
+            p.kill()
+            p.wait()
