@@ -304,8 +304,8 @@ def test_a_real_competitor_is_named_within_five_seconds_and_gone_after_it() -> N
             for _, event in watch.drain():
                 feed.take(event)
             rank = feed.ranks.get("TP0")
-            got = rank.view(0, time.monotonic_ns()) if rank is not None else None
-            return [c.pid for c in got.culprits if c.ms > 75] if got is not None else []
+            got = rank.view(0, time.monotonic_ns(), shown=100) if rank is not None else None
+            return [c.pid for c in got.culprits if c.ms > 50] if got is not None else []
 
         end = time.monotonic() + 10
         while hog.pid not in named() and time.monotonic() < end:

@@ -230,15 +230,18 @@ class RankCpu:
         """Forget the causes: there is nobody to hand them to."""
         self._out.clear()
 
-    def view(self, level: int, end: int) -> Cpu | None:
-        """The ``cpu`` of a snapshot, in the window ``level`` that ends at ``end`` (ns); None before the first batch."""
+    def view(self, level: int, end: int, shown: int = SHOWN) -> Cpu | None:
+        """The ``cpu`` of a snapshot, in the window ``level`` that ends at ``end`` (ns); None before the first batch.
+
+        ``shown``: how many culprits to list.
+        """
         if self.level is None:
             return None
         s = self._windows.read(level, end)
         seen = sorted(s.culprits.items(), key=lambda kv: -kv[1][1])
         culprits = tuple(
             Culprit(pid, name, n, ns / 1e6, self._kind((pid, name, certain)), certain)
-            for (pid, name, certain), (n, ns) in seen[:SHOWN]
+            for (pid, name, certain), (n, ns) in seen[:shown]
             if ns > 0
         )
         quota = self._quota.last
