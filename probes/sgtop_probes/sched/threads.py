@@ -49,3 +49,45 @@ class WatchList:
             return False
         self._next = now_ns + RESCAN_NS
         return self.rescan()
+
+
+def main_thread(pid: int, tid_inside: int, proc: str = "/proc") -> int:
+    """The id in sgtop's pid namespace of a thread that calls itself ``tid_inside`` in its own; ``pid`` if unknown.
+
+    The scheduler's loop runs on its process's main thread, but for Ray actors.
+    """
+    for tid in threads_of(pid, proc):
+        try:
+            with open(f"{proc}/{pid}/task/{tid}/status") as f:
+                for line in f:
+                    if line.startswith("NSpid:"):
+                        if int(line.split()[-1]) == tid_inside:
+                            return tid
+                        break
+        except (OSError, ValueError):
+            continue
+    return pid
+
+
+def thread_count(pid: int, proc: str = "/proc") -> int | None:
+    """Threads of a process, or None when it is gone."""
+    try:
+        with open(f"{proc}/{pid}/status") as f:
+            for line in f:
+                if line.startswith("Threads:"):
+                    return int(line.split()[1])
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+_PF_KTHREAD = 0x00200000
+
+
+def is_kernel_thread(pid: int, proc: str = "/proc") -> bool:
+    """Whether ``pid`` is a thread of the kernel; False when it is gone."""
+    try:
+        with open(f"{proc}/{pid}/stat", "rb") as f:
+            return bool(int(f.read().rpartition(b")")[2].split()[6]) & _PF_KTHREAD)
+    except (OSError, IndexError, ValueError):
+        return False
