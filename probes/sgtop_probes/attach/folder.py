@@ -45,16 +45,26 @@ def openat2(directory: int, path: str, flags: int, resolve: int) -> int:
     return fd
 
 
-def open_in_root(pid: int, path: str, *, directory: bool = False) -> int:
-    """Open ``path`` of the target's mount namespace for reading; no symlink is followed on the way.
+def open_folder(pid: int, path: str, *, links_above: bool = False) -> int:
+    """Open folder ``path`` of the target's mount namespace; it is no symlink.
+
+    ``links_above``: links on the way to it are followed, within the target's root (``/var/run`` is often one).
 
     Raises:
         OSError: see ``openat2``.
     """
+    flags = os.O_RDONLY | os.O_DIRECTORY
     root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | (os.O_DIRECTORY if directory else 0)
-        return openat2(root, path.lstrip("/") or ".", flags, RESOLVE_IN_ROOT | RESOLVE_NO_SYMLINKS)
+        path = path.strip("/") or "."
+        if not links_above:
+            return openat2(root, path, flags, RESOLVE_IN_ROOT | RESOLVE_NO_SYMLINKS)
+        above, _, name = path.rpartition("/")
+        parent = openat2(root, above or ".", os.O_PATH | os.O_DIRECTORY, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
+        try:
+            return openat2(parent, name, flags, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS)
+        finally:
+            os.close(parent)
     finally:
         os.close(root)
 
@@ -94,7 +104,7 @@ class PrivateFolder:
 
     @classmethod
     def _create_in(cls, pid: int, base: str, uid: int, gid: int) -> PrivateFolder:
-        parent = open_in_root(pid, base, directory=True)
+        parent = open_folder(pid, base)
         name = f"sgtop-{secrets.token_hex(8)}"
         made = False
         try:

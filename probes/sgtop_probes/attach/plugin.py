@@ -87,7 +87,7 @@ def _open(pid: int) -> tuple[socket.socket, str, str]:
     tried = folders(pid)
     for path in tried:
         try:
-            directory = folder.open_in_root(pid, path, directory=True)
+            directory = folder.open_folder(pid, path, links_above=True)
         except OSError:
             continue
         try:
