@@ -105,7 +105,7 @@ def main() -> None:
         cost["model"] += time.thread_time_ns() - t
         if new:
             t = time.thread_time_ns()
-            shot = model.snapshot(level(a.window), now)
+            shot = model.snapshot(level(a.window), now, now / S)
             cost["snapshot"] += time.thread_time_ns() - t
             t = time.thread_time_ns()
             engine.look(model, now, now / S)

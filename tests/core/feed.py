@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sgtop_agent.wire import FrameReader, pack
+import numpy as np
+from sgtop_agent.wire import TABLES, Frame, FrameReader, pack
 from sgtop_core.findings.engine import Engine
 from sgtop_core.model.model import Model
 from sgtop_core.model.snapshot import Alert, Snapshot
@@ -22,6 +23,7 @@ class Feed:
         self.engine = Engine()
         self.alerts: tuple[Alert, ...] = ()
         self.ever: dict[str, Alert] = {}
+        self.sent: dict[str, list[Frame]] = {}
         self.sims: dict[str, SimRank] = {}
         self.readers: dict[str, FrameReader] = {}
         for r in range(tp * dp):
@@ -44,6 +46,8 @@ class Feed:
             for label, sim in self.sims.items():
                 sim.run(self.now)
                 for frame in sim.frames(self.now):
+                    if frame["k"] == "ev":
+                        self.sent.setdefault(f"{label} {frame['e']}", []).append(frame)
                     for got in self.readers[label].feed(pack(frame)):
                         self.model.frame(label, got, self.now)
             if self.model.advance(self.now):
@@ -57,6 +61,11 @@ class Feed:
 
     def rank(self, level: int = 0, label: str = "TP0"):
         return next(r for r in self.model.ranks(level, self.now) if r.rank == label)
+
+    def rows(self, table: str, label: str = "TP0") -> dict[str, np.ndarray]:
+        """Everything that was sent of a table, by column."""
+        frames = self.sent[f"{label} {table}"]
+        return {c: np.concatenate([np.frombuffer(f["c"][c], "<i8") for f in frames]) for c in TABLES[table]}
 
     def snapshot(self, level: int = 0) -> Snapshot:
         return self.model.snapshot(level, self.now, 1.79e9 + self.now / S)

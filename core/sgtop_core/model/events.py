@@ -19,13 +19,24 @@ Raw = bytes | memoryview
 
 WATERMARK: Mapping[str, tuple[str, ...]] = {
     "step": ("t1",),
-    "forward": ("t1", "gpu1"),
+    "forward": ("t1", "gpu2"),
     "stage": ("t1",),
     "gc": ("t1",),
     "result": ("t",),
     "queue": ("t",),
 }
 """Columns whose maximum is the time at which a row became known; tables are in this order."""
+
+
+TIMES: Mapping[str, tuple[str, ...]] = {
+    "step": ("t0", "t1"),
+    "forward": ("t0", "t1", "gpu0", "gpu1", "gpu2"),
+    "stage": ("t0", "t1"),
+    "gc": ("t0", "t1"),
+    "result": ("t",),
+    "queue": ("t",),
+}
+_OLDEST_NS = 3_600_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,4 +142,10 @@ class Inbox:
             frames.append({c: v[cut:].tobytes() for c, v in cols.items()})
             cols = {c: v[:cut] for c, v in cols.items()}
         self._rows[table] = n - cut
+        low = until - _OLDEST_NS
+        for c in TIMES[table]:
+            v = cols[c]
+            if cut and (int(v.min()) < low or int(v.max()) > until):
+                # a time that cannot be is not worth an hour of cells; -1 is "not known" and stays
+                cols[c] = np.where(v == -1, v, np.minimum(np.maximum(v, low), until))
         return Batch(table, cols) if cut else None
