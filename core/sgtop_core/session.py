@@ -11,14 +11,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sgtop_agent import wire
 from sgtop_probes import discovery
 from sgtop_probes.attach.ladder import WAYS
 from sgtop_probes.client import ConnectionLost
+from sgtop_probes.sched.threads import main_thread
 
+from sgtop_core.contention.facts import RankIds
+from sgtop_core.contention.feed import ContentionFeed
+from sgtop_core.contention.host_watch import HostWatch
 from sgtop_core.findings.engine import Engine
 from sgtop_core.live.backend import Backend, Machine
 from sgtop_core.live.link import Failure, Link
@@ -26,6 +30,7 @@ from sgtop_core.live.watch import Outcome, Watch
 from sgtop_core.model.model import Model, unknown_rank
 from sgtop_core.model.snapshot import Attach, Server, Snapshot
 from sgtop_core.model.windows import level
+from sgtop_core.recording.envelope import to_frame
 from sgtop_core.recording.quantise import quantise
 from sgtop_core.recording.state import SOURCE, StateFrames
 
@@ -36,6 +41,9 @@ DETACH_S = 0.6
 LOG_LINES = 200
 _READ_ONLY_OPS = frozenset({"where", "detach", "nvtx", "kernels", "kernel_names"})
 """Commands that look, or change only sgtop's own hooks; ``--readonly`` refuses all others."""
+
+HOST = "host"
+"""Source of the frames of what sgtop reads of this host."""
 
 Tap = Callable[[str, wire.Frame, int], None]
 """(source, frame, CLOCK_MONOTONIC ns): sees every frame of an agent, hellos included, under the label of its rank, and
@@ -72,6 +80,7 @@ class Session:
         options: SessionOptions | None = None,
         *,
         backend: Backend | None = None,
+        host: HostWatch | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -86,6 +95,9 @@ class Session:
         self._links: dict[str, Link] = {}
         self._server: discovery.Server | None = None
         self._watch = Watch(self._backend, clock, self._kick)
+        # Another machine than this one (tests, a replay) has no scheduler of its own to look at.
+        self._host = host if host is not None or backend is not None else HostWatch(wake=self._kick)
+        self._contention = ContentionFeed(self._model)
         self._orders: deque[_Order] = deque()
         self._sent: dict[tuple[str, int], _Order] = {}
         self._ids = itertools.count(1)
@@ -118,6 +130,8 @@ class Session:
         self._publish(self._clock(), self._wall())
         self._thread = threading.Thread(target=self._run, name="sgtop-session", daemon=True)
         self._watch.start(server)
+        if self._host is not None:
+            self._host.start()
         self._thread.start()
 
     def snapshot(self) -> Snapshot:
@@ -160,6 +174,8 @@ class Session:
         self._stop.set()
         self._kick()
         self._watch.stop()
+        if self._host is not None:
+            self._host.stop()
         if self._thread is not None:
             self._thread.join(timeout=DETACH_S + 2.0)
             self._thread = None
@@ -187,6 +203,7 @@ class Session:
             self._outcome(outcome)
         for label, link in list(self._links.items()):
             self._drive(label, link, now)
+        self._look_at_host()
         self._send_orders()
         self._measure_self(now)
         if self._model.advance(now):
@@ -201,6 +218,35 @@ class Session:
                 # What no agent said goes to the taps too: a recording holds everything that a snapshot is made of.
                 for frame in self._state.frames(self._model, unix):
                     self._tap(SOURCE, frame, now)
+
+    def _look_at_host(self) -> None:
+        """Scheduling samples, places and GPUs that have been read since the turn before."""
+        if self._host is None:
+            return
+        for at, event in self._host.drain():
+            if isinstance(event, tuple):
+                self._model.gpus = event
+                continue
+            if self.taps:
+                self._tap(HOST, to_frame(event), at)
+            self._contention.take(event)
+
+    def _watch_host(self) -> None:
+        """Say which processes are ranks, and whose they are."""
+        server = self._server
+        if self._host is None or server is None:
+            return
+        ranks: dict[str, RankIds] = {}
+        for label, link in self._links.items():
+            pid = link.rank.pid
+            if pid is None:
+                continue
+            hello = link.connection.hello if link.connection is not None else {}
+            tid, inside = _number(hello.get("tid")), _number(hello.get("pid"))
+            own = tid is None or tid == inside
+            ranks[label] = RankIds(pid, pid if own else main_thread(pid, tid or pid), _number(hello.get("gpu")))
+        pids = [server.pid, *(r.pid for r in server.ranks if r.pid is not None), *(h.pid for h in server.helpers)]
+        self._host.watch(ranks, [] if self._ended else pids)
 
     def _publish(self, now: int, unix: float) -> None:
         self._model.attach = self._attach()
@@ -241,6 +287,7 @@ class Session:
             if r.pid is not None:
                 model.add(r.label, r.pid, "starting" if r.state == "starting" else "connecting")
                 self._links[r.label] = Link(r, self._backend, self.options.nvtx, self._kick)
+        self._watch_host()
 
     def _outcome(self, o: Outcome) -> None:
         if o.gone:
@@ -253,7 +300,9 @@ class Session:
         for label, rank in o.ranks.items():
             slot = self._model.slots.get(label)
             if slot is not None and slot.state is None:
-                slot.outside = rank
+                seen = self._contention.ranks.get(label)
+                cpu = seen.view(self._level, self._model.end) if seen is not None else None
+                slot.outside = replace(rank, cpu=cpu)
         if o.info:
             self._learn_info(o.info)
 
@@ -266,6 +315,7 @@ class Session:
             if slot is not None:
                 slot.status, slot.message = "lost", "its process has ended"
         self._links.clear()
+        self._watch_host()
 
     def _processes(self, o: Outcome) -> None:
         processes = o.processes or ()
@@ -327,6 +377,7 @@ class Session:
             self._learn_hello(got.hello)
             self._watch.attached(link.rank)
             self._note(f"{label}: attached through {got.way} (pid {link.rank.pid})")
+            self._watch_host()
             self._tap(label, got.hello, now)
         if link.connection is not None:
             self._receive(label, link, now)

@@ -19,7 +19,7 @@ from sgtop_probes.gpu.types import GpuBatch
 from sgtop_probes.sched.cgroup import ThrottleReader
 from sgtop_probes.sched.counters import stat
 from sgtop_probes.sched.open_best import open_best
-from sgtop_probes.sched.threads import is_kernel_thread, thread_count
+from sgtop_probes.sched.threads import ancestors, is_kernel_thread, thread_count
 from sgtop_probes.sched.topology import Topology, allowed_cpus, read_topology
 from sgtop_probes.sched.types import Needs, SchedBatch, SchedSource, Watched
 
@@ -29,6 +29,7 @@ from sgtop_core.contention.place import place
 from sgtop_core.model.snapshot import Gpu, Place
 
 SCHED_S, SLOW_S, PLACES_S = 0.1, 1.0, 2.0
+SEEN = 4096
 KEPT = 256
 """Events that wait for the session; more than 10 s of them. The oldest go first."""
 
@@ -68,7 +69,7 @@ class HostWatch:
         self._server_pids: tuple[int, ...] = ()
         self._facts = HostFacts()
         self._lock = threading.Lock()
-        self._kernel: dict[int, bool] = {}
+        self._seen: dict[int, str] = {}
         self._needs = ""
         self.problem = ""
         """A mistake in one of the threads, in words."""
@@ -78,6 +79,7 @@ class HostWatch:
     def watch(self, ranks: Mapping[str, RankIds], server_pids: Collection[int]) -> None:
         """Watch these ranks from now on; ``server_pids``: all processes of the server."""
         self._ranks, self._server_pids = dict(ranks), tuple(sorted(server_pids))
+        self._seen = {}
         self._changed.set()
 
     def start(self) -> None:
@@ -141,20 +143,33 @@ class HostWatch:
                     self._send_facts()
                 source.wait(SCHED_S)
                 batch = source.poll()
-                if self._new_kernel_threads(batch):
+                if self._know(batch):
                     self._send_facts()
                 self._put(batch)
         finally:
             source.close()
 
-    def _new_kernel_threads(self, batch: SchedBatch) -> bool:
+    def _know(self, batch: SchedBatch) -> bool:
+        """Find out what kind of process those are that took the CPU; True when one is not just any."""
         new = False
-        for pid in set(batch.who_pid) - self._kernel.keys():
-            if len(self._kernel) > 4096:
-                self._kernel.clear()
-            self._kernel[pid] = pid > 0 and is_kernel_thread(pid)
-            new = new or self._kernel[pid]
+        found = {*batch.who_pid, *(s.pid for s in batch.suspects)}
+        for pid in found - self._seen.keys():
+            if len(self._seen) >= SEEN:
+                self._seen.clear()
+            kind = self._seen[pid] = self._kind(pid) if pid > 0 else "other"
+            new = new or kind != "other"
         return new
+
+    def _kind(self, pid: int) -> str:
+        if is_kernel_thread(pid):
+            return "kernel"
+        line = {pid, *ancestors(pid)}
+        if os.getpid() in line:
+            return "sgtop"
+        return "server" if line & set(self._server_pids) else "other"
+
+    def _of_kind(self, kind: str) -> set[int]:
+        return {p for p, k in list(self._seen.items()) if k == kind}
 
     def _send_facts(self, places: Mapping[str, Place] | None = None) -> None:
         """Send what is known when it has changed; both threads do."""
@@ -162,9 +177,9 @@ class HostWatch:
             facts = HostFacts(
                 ranks=self._ranks,
                 places=self._facts.places if places is None else places,
-                server_pids=self._server_pids,
-                sgtop_pids=(os.getpid(),),
-                kernel_pids=tuple(sorted(p for p, kernel in list(self._kernel.items()) if kernel)),
+                server_pids=tuple(sorted({*self._server_pids, *self._of_kind("server")})),
+                sgtop_pids=tuple(sorted({os.getpid(), *self._of_kind("sgtop")})),
+                kernel_pids=tuple(sorted(self._of_kind("kernel"))),
                 needs=self._needs,
             )
             if facts != self._facts:

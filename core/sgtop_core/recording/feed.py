@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from sgtop_agent.wire import Frame, WireError
 
+from sgtop_core.contention.feed import ContentionFeed
 from sgtop_core.findings.engine import Engine
 from sgtop_core.model.model import Model
 from sgtop_core.model.snapshot import Snapshot
@@ -28,7 +29,7 @@ class Feed:
     def __init__(self) -> None:
         self.model = Model()
         self.engine = Engine()
-        self.probes: dict[str, Handler] = {}
+        self.probes: dict[str, Handler] = dict(ContentionFeed(self.model).handlers())
         """Name of a probe's dataclass → who takes its frames."""
         self.malformed = 0
         """Frames that could not be read."""

@@ -91,3 +91,18 @@ def is_kernel_thread(pid: int, proc: str = "/proc") -> bool:
             return bool(int(f.read().rpartition(b")")[2].split()[6]) & _PF_KTHREAD)
     except (OSError, IndexError, ValueError):
         return False
+
+
+def ancestors(pid: int, proc: str = "/proc", most: int = 16) -> tuple[int, ...]:
+    """Parent, its parent and so on, as far as they can be seen; empty when the process is gone."""
+    out: list[int] = []
+    while len(out) < most:
+        try:
+            with open(f"{proc}/{pid}/stat", "rb") as f:
+                pid = int(f.read().rpartition(b")")[2].split()[1])
+        except (OSError, IndexError, ValueError):
+            break
+        if pid <= 0:
+            break
+        out.append(pid)
+    return tuple(out)
