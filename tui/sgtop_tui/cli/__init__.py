@@ -30,6 +30,13 @@ COMMANDS: dict[str, str] = {
     "run": "run",
     "doctor": "doctor",
     "schema": "schema",
+    "record": "record",
+    "replay": "replay",
+    "report": "report",
+    "diff": "diff",
+    "export": "export",
+    "metrics": "metrics",
+    "demo": "demo",
 }
 """Command → its module in this package, in the order of ``--help``. Without a command: ``live``."""
 

@@ -1,0 +1,1 @@
+"""A whole recording in figures: reports as text, JSON and CSV, and what differs between two recordings."""

@@ -1,0 +1,53 @@
+"""A report as text: a head in words, then the tables."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from .figures import Figures
+from .tables import Table, grid, tables
+
+
+def head(f: Figures) -> Iterator[str]:
+    """What was recorded, when, how, and what is missing from it."""
+    s = f.server
+    size = " ".join(f"{n}{v}" for n, v in (("TP", s.tp), ("DP", s.dp), ("PP", s.pp)) if v and (v > 1 or n == "TP"))
+    yield " ".join(x for x in (s.model or "?", size, f"SGLang {s.sglang_version}" if s.sglang_version else "") if x)
+    began = "" if f.start_unix is None else time.strftime("%Y-%m-%d %H:%M:%S, ", time.localtime(f.start_unix))
+    port = f", port {s.port}" if s.port else ""
+    yield f"{began}{f.seconds:.1f} s, attached through {f.way or '–'}{port}: {f.file}"
+    if f.hook_us_p50 is not None and f.hook_us_p99 is not None:
+        yield f"cost of sgtop on the main thread: {f.hook_us_p50:.1f} µs a step p50, {f.hook_us_p99:.1f} p99"
+    if not f.complete:
+        yield "The recording was broken off: it ends where the last whole second was written."
+    if f.damage:
+        yield f"{f.damage} damaged parts were skipped."
+    for table, n in f.lost.items():
+        yield f"{n} rows of {table} were lost while it was recorded: counts are too low by as much."
+
+
+def text(f: Figures) -> str:
+    """The whole report."""
+    out = [*head(f)]
+    for t in tables(f):
+        if t.key == "alerts" and t.rows:
+            out += ["", "Findings"]
+            for severity, rank, _, held, title, evidence, step in t.rows:
+                held_s = held if isinstance(held, float) else 0.0
+                out += [f"  {severity}: {f'{rank}: ' if rank else ''}{title} ({held_s:.0f} s)", f"    {evidence}"]
+                if step:
+                    out.append(f"    → {step}")
+        elif t.rows:
+            out += ["", t.title, *("  " + x for x in grid(t.head, _short(t)))]
+    if not any(t.key == "alerts" and t.rows for t in tables(f)):
+        out += ["", "No findings."]
+    return "\n".join(out) + "\n"
+
+
+def _short(t: Table) -> tuple[tuple[str | int | float | None, ...], ...]:
+    """Rows for the eye: what makes up less than a thousandth of the gaps or the time is left to the CSV."""
+    if t.key not in ("gaps", "stages"):
+        return t.rows
+    kept = tuple(r for r in t.rows if isinstance(r[-1], float) and r[-1] >= 0.01)
+    return kept or t.rows
