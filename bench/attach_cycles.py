@@ -41,7 +41,7 @@ def main() -> None:
                     say(
                         f"cycle {n}",
                         f"{len(now.threads)} threads, {len(now.fds)} fds, {now.anonymous_kb} KB, "
-                        f"{now.objects} objects, {len(now.modules)} modules",
+                        f"{now.objects.total()} objects, {len(now.modules)} modules",
                     )
         seconds = time.monotonic() - start
         same = serial(bench.client, prompts) == control

@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 
@@ -30,8 +30,8 @@ class Traces:
     path_hooks: int = 0
     gc_callbacks: int = 0
     python_threads: tuple[str, ...] = ()
-    objects: int = 0
-    """Live objects whose type or function comes from a module of sgtop's."""
+    objects: Counter[str] = field(default_factory=Counter)
+    """Live objects of sgtop's types, and sgtop's functions, by name."""
 
     def grown_since(self, before: Traces, *, anonymous_slack_kb: int = 4096) -> list[str]:
         """In words, what is there now and was not ``before``; empty when nothing is.
@@ -41,9 +41,9 @@ class Traces:
         out = []
         for f in fields(self):
             now, then = getattr(self, f.name), getattr(before, f.name)
-            if isinstance(now, tuple):
+            if isinstance(now, (tuple, Counter)):
                 if more := Counter(now) - Counter(then):
-                    out.append(f"{f.name}: {', '.join(sorted(more.elements()))[:2000]}")
+                    out.append(f"{f.name}: {', '.join(f'{n} {name}' for name, n in more.most_common(40))}")
             elif now > then + (anonymous_slack_kb if f.name == "anonymous_kb" else 0):
                 out.append(f"{f.name}: {then} → {now}")
         return out
@@ -103,7 +103,7 @@ def from_inside(pid: int, folder: Path, timeout_s: float = 20.0) -> Traces:
         path_hooks=inside["path_hooks"],
         gc_callbacks=inside["gc_callbacks"],
         python_threads=tuple(inside["threads"]),
-        objects=inside["objects"],
+        objects=Counter(inside["objects"]),
     )
 
 

@@ -81,17 +81,18 @@ class Client:
         tokens: int = 16,
         *,
         temperature: float = 0.0,
+        ignore_eos: bool = True,
         rid: str | None = None,
         timeout_s: float | None = None,
     ) -> Answer:
-        """One request for exactly ``tokens`` tokens.
+        """One request for exactly ``tokens`` tokens; for up to so many without ``ignore_eos``.
 
         Raises:
             HttpError: it was refused or broken off. (One that is aborted while it runs is answered with ``abort``.)
         """
         body: dict[str, Any] = {
             ("text" if isinstance(prompt, str) else "input_ids"): prompt,
-            "sampling_params": {"max_new_tokens": tokens, "temperature": temperature, "ignore_eos": True},
+            "sampling_params": {"max_new_tokens": tokens, "temperature": temperature, "ignore_eos": ignore_eos},
         }
         if rid is not None:
             body["rid"] = rid

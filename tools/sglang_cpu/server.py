@@ -156,7 +156,7 @@ class CpuServer:
         return processes(self.pid, "sglang::scheduler")
 
     def log_tail(self, lines: int = 60) -> str:
-        """The end of the log, without the lines of single steps; very long ones (SGLang prints its arguments) are cut."""
+        """The end of the log, without the lines of single steps; very long ones (its arguments) are cut."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
         kept = [line[:400] for line in text.splitlines() if " batch [" not in line and "POST /generate" not in line]
         return "\n".join(kept[-lines:])

@@ -15,8 +15,10 @@ import struct
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 ROWS = 1 << 20
@@ -83,7 +85,8 @@ def _answer_questions(scheduler: Any, folder: Path) -> None:
 
 
 def look(scheduler: Any) -> dict[str, Any]:
-    """What sgtop could have left in this process, by name."""
+    """What sgtop could have left in this process, by name; garbage that is only not collected yet does not count."""
+    gc.collect()
     worker = getattr(scheduler, "tp_worker", None)
     owners = {"scheduler": scheduler, "worker": worker, "runner": getattr(worker, "model_runner", None)}
     owners |= {f"scheduler.{name}": value for name, value in vars(scheduler).items() if _is_sglang(value)}
@@ -97,20 +100,24 @@ def look(scheduler: Any) -> dict[str, Any]:
         "path_hooks": len(sys.path_hooks),
         "gc_callbacks": len(gc.callbacks),
         "threads": sorted(t.name for t in threading.enumerate()),
-        "objects": sum(_is_sgtop(o) for o in gc.get_objects()),
+        "objects": Counter(name for name in map(_sgtop_name, gc.get_objects()) if name),
     }
 
 
 def _is_sglang(value: object) -> bool:
-    return type(value).__module__.startswith("sglang.") and hasattr(value, "__dict__")
+    # Batches come and go with every step.
+    kind = type(value)
+    return kind.__module__.startswith("sglang.") and kind.__name__ != "ScheduleBatch" and hasattr(value, "__dict__")
 
 
-def _is_sgtop(value: object) -> bool:
-    # Neither isinstance nor attribute access: some of these objects compute things when they are asked.
-    module = type(value).__dict__.get("__module__")
-    if type(value).__name__ == "function":
-        module = value.__module__
-    return isinstance(module, str) and MARK in module and module != __name__
+def _sgtop_name(value: object) -> str:
+    """Names the type of an object of sgtop's, or the function; empty for all others."""
+    # Not by attribute access on the object itself: some compute things when they are asked.
+    module: object = type(value).__dict__.get("__module__")
+    name = type(value).__qualname__
+    if type(value) is FunctionType:
+        module, name = value.__module__, value.__qualname__ + "()"
+    return f"{module}.{name}" if isinstance(module, str) and MARK in module and module != __name__ else ""
 
 
 def _name(value: object) -> str:
