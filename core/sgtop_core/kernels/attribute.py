@@ -43,6 +43,8 @@ class Forwards:
         self.labels: list[str] = [""]
         self._codes: dict[tuple[int, int], int] = {}
         self._rows = dict.fromkeys((*_COLUMNS, "begin", "finish", "number", "code"), EMPTY)
+        self._store, self._length = dict(self._rows), 0
+        """Rows in order, with room to grow; ``_rows`` are views of its newest."""
         self._count = 0
         self.known_until = 0
         """Every forward that ended before this (ns) is known."""
@@ -68,19 +70,43 @@ class Forwards:
         new["begin"] = np.where(timed, new["gpu0"], new["t0"])
         new["finish"] = np.where(timed, np.maximum(new["gpu1"], new["gpu2"]), new["t1"])
         new["number"] = np.arange(self._count, self._count + n)
-        new["code"] = np.array(
-            [self._code(int(r), int(m)) for r, m in zip(new["runner"], new["mode"], strict=True)], np.int64
-        )
+        kinds, which = np.unique(new["runner"] << 32 | (new["mode"] & 0xFFFFFFFF), return_inverse=True)
+        codes = np.array([self._code(int(k) >> 32, int(k) & 0xFFFFFFFF) for k in kinds], np.int64)
+        new["code"] = codes[which]
         self._count += n
-        joined = {c: np.concatenate((old, new[c])) for c, old in self._rows.items()}
-        order = np.argsort(joined["begin"], kind="stable")[-MAX_FORWARDS:]
-        self._rows = {c: v[order] for c, v in joined.items()}
+        self._append(new)
         self.known_until = max(self.known_until, int(new["finish"].max()))
+
+    def _append(self, new: dict[str, I64]) -> None:
+        """Add rows in order of their begin; what comes late is sorted in."""
+        begin = new["begin"]
+        at = self._length
+        late = at > 0 and int(begin.min()) < int(self._store["begin"][at - 1])
+        if len(begin) + at > len(self._store["begin"]):
+            kept = min(at, MAX_FORWARDS)
+            size = max(2 * MAX_FORWARDS, kept + len(begin))
+            self._store = {c: np.concatenate((v[at - kept : at], np.zeros(size - kept, np.int64)))
+                           for c, v in self._store.items()}  # fmt: skip
+            at = kept
+        self._length = at + len(begin)
+        for c, v in self._store.items():
+            v[at : self._length] = new[c]
+        if late or bool((np.diff(begin) < 0).any()):
+            first = int(np.searchsorted(self._store["begin"][:at], begin.min(), side="right"))
+            order = np.argsort(self._store["begin"][first : self._length], kind="stable")
+            for v in self._store.values():
+                v[first : self._length] = v[first : self._length][order]
+        first = max(0, self._length - MAX_FORWARDS)
+        self._rows = {c: v[first : self._length] for c, v in self._store.items()}
 
     def assign(self, start: I64, end: I64) -> Owners:
         """Owner of each kernel, by the middle of ``start`` to ``end`` (CLOCK_MONOTONIC ns)."""
-        begin, finish = self._rows["begin"], self._rows["finish"]
         n = len(start)
+        rows = self._rows
+        if n and len(rows["begin"]) > 64:  # only forwards around these kernels
+            low_at, high_at = np.searchsorted(rows["begin"], (int(start.min()), int(end.max())))
+            rows = {c: v[max(0, int(low_at) - 8) : int(high_at) + 8] for c, v in rows.items()}
+        begin, finish = rows["begin"], rows["finish"]
         if not len(begin):
             return Owners(np.zeros(n, np.int64), np.full(n, -1, np.int64), np.full(n, -1, np.int64))
         far = 1 << 62
@@ -93,9 +119,9 @@ class Forwards:
         at = np.maximum(i, 0)
         inside = (i >= 0) & (middle <= high[at])
         return Owners(
-            np.where(inside, self._rows["code"][at], OUTSIDE),
-            np.where(inside, self._rows["number"][at], -1),
-            np.where(inside, self._rows["t0"][at], -1),
+            np.where(inside, rows["code"][at], OUTSIDE),
+            np.where(inside, rows["number"][at], -1),
+            np.where(inside, rows["t0"][at], -1),
         )
 
     def busy(self, t0: int, t1: int) -> int | None:
@@ -118,12 +144,15 @@ class Forwards:
         return r["code"][keep], r["bs"][keep], r["t0"][keep], (t0[1:] - t0[:-1])[follows]
 
 
-def union_length(start: I64, end: I64) -> int:
-    """Length of the union of intervals."""
+def union_length(start: I64, end: I64, ordered: bool = False) -> int:
+    """Length of the union of intervals. ``ordered``: they are ordered by start already."""
     if not len(start):
         return 0
-    order = np.argsort(start, kind="stable")
-    s, e = start[order], end[order]
+    if ordered:
+        s, e = start, end
+    else:
+        order = np.argsort(start, kind="stable")
+        s, e = start[order], end[order]
     reach = np.maximum.accumulate(e)
     from_ = np.maximum(s[1:], reach[:-1])
     return int(e[0] - s[0]) + int(np.maximum(e[1:] - from_, 0).sum())

@@ -64,7 +64,8 @@ class _Piece:
         self.samples.append(s)
         if len(self.samples) > _SAMPLES:
             del self.samples[1 : _SAMPLES // 2]  # keep the ends: the slope comes from the span
-        self._refit()
+        if len(self.samples) <= 16 or len(self.samples) % 8 == 0:  # later ones change little
+            self._refit()
 
     def _refit(self) -> None:
         mono = np.array([(s.mono0 + s.mono1) // 2 for s in self.samples], np.int64)

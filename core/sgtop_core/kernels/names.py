@@ -169,6 +169,8 @@ class NameTable:
         self._categories = categories if categories is not None else Categories()
         self._known: dict[int, Name] = {}
         self._wanted: dict[int, None] = {}
+        self.version = 0
+        """Goes up when names become known."""
 
     def see(self, addresses: Iterable[int]) -> None:
         """Note addresses that records carry; new ones are wanted."""
@@ -196,6 +198,7 @@ class NameTable:
 
     def answer(self, names: Mapping[str, str | None]) -> None:
         """The agent's reply: hex address → mangled name, or None where it could not be read."""
+        self.version += 1
         for key, mangled in names.items():
             try:
                 address = int(key, 16)

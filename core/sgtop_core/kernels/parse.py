@@ -7,11 +7,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .layout import KERNEL, MEMCPY, dtypes
+from .layout import KERNEL, KERNEL_FIELDS, MEMCPY, MEMORY_FIELDS, dtypes
 
 _RUN = 512
 """Records looked at in one numpy call; a step of a model has some hundreds of kernels between two copies."""
 _SHORT = 8
+
+# Offsets of fields in 8-byte and 4-byte units. Strides are multiples of 8, so fields stay aligned; start and end are at
+# the same place in all three kinds.
+_START, _END = KERNEL_FIELDS["start"][1] // 8, KERNEL_FIELDS["end"][1] // 8
+_NAME, _BYTES = KERNEL_FIELDS["name"][1] // 8, MEMORY_FIELDS["bytes"][1] // 8
+_KERNEL_STREAM, _KERNEL_GRAPH = KERNEL_FIELDS["stream"][1] // 4, KERNEL_FIELDS["graph"][1] // 4
+_MEMORY_STREAM, _MEMORY_GRAPH = MEMORY_FIELDS["stream"][1] // 4, MEMORY_FIELDS["graph"][1] // 4
+_COPY = MEMORY_FIELDS["copy"][1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +56,7 @@ class Parser:
         Raises:
             LayoutError: strides that cannot be.
         """
-        self._types = dtypes(strides)
-        self._words = {kind: t.itemsize // 4 for kind, t in self._types.items()}
+        self._words = {kind: t.itemsize // 4 for kind, t in dtypes(strides).items()}
 
     def _positions(self, words: NDArray[np.uint32]) -> tuple[dict[int, list[NDArray[np.int64]]], bool]:
         """Where records of each kind begin, in 4-byte words, and whether the walk broke off.
@@ -58,10 +65,10 @@ class Parser:
         numpy comparison, short ones step by step.
         """
         at, n = 0, len(words)
-        found: dict[int, list[NDArray[np.int64]]] = {kind: [] for kind in self._types}
+        found: dict[int, list[NDArray[np.int64]]] = {kind: [] for kind in self._words}
         step = self._words
         view = memoryview(words)  # type: ignore[arg-type]
-        singles: dict[int, list[int]] = {kind: [] for kind in self._types}
+        singles: dict[int, list[int]] = {kind: [] for kind in self._words}
         careful = 0
         while at < n:
             kind = view[at]
@@ -93,48 +100,39 @@ class Parser:
         return found
 
     def parse(self, data: NDArray[np.uint8]) -> Records:
-        """Columns of the records in ``data`` (the bytes of one buffer), kernels first, each kind in buffer order."""
-        usable = len(data) // 4 * 4
-        words = data[:usable].view("<u4")
-        kernel = self._types[KERNEL]
-        malformed = False
-        if usable and usable % kernel.itemsize == 0 and bool((words[:: self._words[KERNEL]] == KERNEL).all()):
-            parts = [(KERNEL, data.view(kernel))]  # the common case: one kind
+        """Columns of the records in ``data`` (the bytes of one buffer), each kind in the buffer's order."""
+        usable = len(data) // 8 * 8
+        raw = np.ascontiguousarray(data[:usable])
+        words, longs = raw.view("<u4"), raw.view("<i8")
+        w = self._words[KERNEL]
+        malformed = len(data) != usable
+        parts: list[tuple[int, NDArray[np.int64]]]
+        if usable and len(words) % w == 0 and bool((words[::w] == KERNEL).all()):
+            parts = [(KERNEL, np.arange(0, len(words), w))]  # one kind: no walk
         else:
-            positions, malformed = self._positions(words)
-            parts = []
-            for kind, where in positions.items():
-                if where:
-                    parts.append((kind, self._take(data, kind, np.concatenate(where) * 4)))
-        columns: dict[str, list[NDArray[np.int64]]] = {
-            k: [] for k in ("start", "end", "name", "stream", "graph", "bytes")
-        }
+            positions, broke = self._positions(words)
+            malformed = malformed or broke
+            parts = [(k, p[0] if len(p) == 1 else np.concatenate(p)) for k, p in positions.items() if p]
+        columns: list[tuple[NDArray[np.int64], ...]] = []
         untimed = 0
-        for kind, rows in parts:
-            start, end = rows["start"].astype(np.int64), rows["end"].astype(np.int64)
+        for kind, at in parts:
+            start, end = longs[(at >> 1) + _START], longs[(at >> 1) + _END]
             good = (start > 0) & (end >= start)
-            n_good = int(np.count_nonzero(good))
-            untimed += len(rows) - n_good
-            if n_good < len(rows):
-                rows, start, end = rows[good], start[good], end[good]
-            columns["start"].append(start)
-            columns["end"].append(end)
-            columns["stream"].append(rows["stream"].astype(np.int64))
-            columns["graph"].append(rows["graph"].astype(np.int64))
+            if not good.all():
+                untimed += len(at) - int(np.count_nonzero(good))
+                at, start, end = at[good], start[good], end[good]
             if kind == KERNEL:
-                columns["name"].append(rows["name"].astype(np.int64))
-                columns["bytes"].append(np.zeros(n_good, np.int64))
+                name, nbytes = longs[(at >> 1) + _NAME], np.zeros(len(at), np.int64)
+                stream, graph = words[at + _KERNEL_STREAM], words[at + _KERNEL_GRAPH]
             else:
-                copy = rows["copy"].astype(np.int64) if kind == MEMCPY else np.zeros(n_good, np.int64)
-                columns["name"].append(-(np.int64(kind << 8) | copy))
-                columns["bytes"].append(rows["bytes"].astype(np.int64))
-        joined = {k: np.concatenate(v) if v else np.empty(0, np.int64) for k, v in columns.items()}
-        return Records(**joined, untimed=untimed, malformed=malformed)
-
-    def _take(self, data: NDArray[np.uint8], kind: int, at: NDArray[np.int64]) -> NDArray[np.void]:
-        """Records of ``kind`` at byte offsets ``at``."""
-        size = self._types[kind].itemsize
-        if len(at) > 1 and bool((np.diff(at) == size).all()):
-            return data[at[0] : at[-1] + size].view(self._types[kind])
-        windows = np.lib.stride_tricks.sliding_window_view(data, size)
-        return np.ascontiguousarray(windows[at]).view(self._types[kind])[:, 0]
+                copy = raw[4 * at + _COPY].astype(np.int64) if kind == MEMCPY else np.zeros(len(at), np.int64)
+                name, nbytes = -(np.int64(kind << 8) | copy), longs[(at >> 1) + _BYTES]
+                stream, graph = words[at + _MEMORY_STREAM], words[at + _MEMORY_GRAPH]
+            columns.append((start, end, name, stream.astype(np.int64), graph.astype(np.int64), nbytes))
+        if len(columns) == 1:
+            start, end, name, stream, graph, nbytes = columns[0]
+        elif columns:
+            start, end, name, stream, graph, nbytes = (np.concatenate(c) for c in zip(*columns, strict=True))
+        else:
+            start = end = name = stream = graph = nbytes = np.empty(0, np.int64)
+        return Records(start, end, name, stream, graph, nbytes, untimed, malformed)

@@ -91,35 +91,39 @@ def summarise(code: I64, kernel: I64, duration: I64, graph: I64, nbytes: I64) ->
     )
 
 
+def _groups(keys: I64) -> tuple[I64, I64, I64]:
+    """(distinct keys, order that sorts them, where each group starts in it). The parts of ``keys`` are sorted runs."""
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    first = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    return ordered[first], order, first
+
+
 def merge(parts: list[Stats]) -> Stats:
     """Statistics of several blocks together."""
+    parts = [p for p in parts if len(p.key)]
     if len(parts) <= 1:
         return parts[0] if parts else _empty()
-    keys = np.concatenate([p.key for p in parts])
-    key, at = np.unique(keys, return_inverse=True)
-    n = len(key)
+    key, order, first = _groups(np.concatenate([p.key for p in parts]))
 
-    def add(name: str) -> F64:
-        sums = np.bincount(at, weights=np.concatenate([getattr(p, name) for p in parts]), minlength=n)
-        return sums.astype(np.float64)
+    def column(name: str) -> I64:
+        joined: I64 = np.concatenate([getattr(p, name) for p in parts])[order]
+        return joined
 
-    low = np.full(n, np.iinfo(np.int64).max)
-    high = np.zeros(n, np.int64)
-    np.minimum.at(low, at, np.concatenate([p.low for p in parts]))
-    np.maximum.at(high, at, np.concatenate([p.high for p in parts]))
-    bins, where = np.unique(np.concatenate([p.bins for p in parts]), return_inverse=True)
-    counts = np.bincount(where, weights=np.concatenate([p.bin_count for p in parts]), minlength=len(bins))
+    bins, bin_order, bin_first = _groups(np.concatenate([p.bins for p in parts]))
+    counts = np.concatenate([p.bin_count for p in parts])[bin_order]
+    squares: F64 = np.concatenate([p.square for p in parts])[order]
     return Stats(
         key,
-        add("count").astype(np.int64),
-        add("total").astype(np.int64),
-        add("square"),
-        low,
-        high,
-        add("graph").astype(np.int64),
-        add("bytes").astype(np.int64),
+        np.add.reduceat(column("count"), first),
+        np.add.reduceat(column("total"), first),
+        np.add.reduceat(squares, first),
+        np.minimum.reduceat(column("low"), first),
+        np.maximum.reduceat(column("high"), first),
+        np.add.reduceat(column("graph"), first),
+        np.add.reduceat(column("bytes"), first),
         bins,
-        counts.astype(np.int64),
+        np.add.reduceat(counts, bin_first),
     )
 
 
@@ -155,7 +159,7 @@ class Rolling:
         """Add a block that ended in ``second`` (CLOCK_MONOTONIC)."""
         length, blocks = self._bins.setdefault(second, (1, []))
         blocks.append(stats)
-        if len(blocks) >= 32:
+        if len(blocks) >= 8:
             self._bins[second] = (length, [merge(blocks)])
         if len(blocks) == 1:
             self._age(second)

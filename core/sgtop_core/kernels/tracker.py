@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from sgtop_core.model.arrays import EMPTY, I64
+from sgtop_core.model.arrays import EMPTY, I64, Bool
 from sgtop_core.model.kernel_view import KernelView
 
 from .attribute import Forwards, Owners, union_length
@@ -28,6 +29,8 @@ from .view import tables
 
 HOLD_NS = 3_000_000_000
 """Longest wait for the rows of a kernel's forward."""
+COUNT_NS = 200_000_000
+"""Counting comes in blocks of this length: the calls cost more than the kernels in them."""
 REORDER_NS = 150_000_000
 """Buffers come back out of order by less: three flushes."""
 EDGE_NS = 20_000_000
@@ -65,7 +68,9 @@ class KernelTracker:
         self._last_forward: dict[int, int] = {}
         self._windows: dict[int, tuple[int, int]] = {}
         self._epoch = 0
-        self._lost = 0
+        self._talks, self._talks_version = np.zeros(0, bool), -1
+        self._count_at = 0
+        self._shown: tuple[tuple[int, float, int], KernelView] | None = None
         self._done_until = 0
         self.records = 0
         self.untimed = 0
@@ -142,8 +147,9 @@ class KernelTracker:
 
     def _count(self, now: int) -> None:
         """Count pending records up to where their forwards are known."""
-        if not self._pending:
+        if not self._pending or now < self._count_at:
             return
+        self._count_at = now + COUNT_NS
         size = sum(len(b["start"]) for b in self._pending)
         until = now - REORDER_NS
         # On a server that runs no forwards there is nothing to wait for; else wait, but not for ever.
@@ -179,14 +185,15 @@ class KernelTracker:
             start[kernels], end[kernels], b["stream"][kernels], owners.code[kernels], owners.host[kernels]
         )
         self._gaps.add(second, gap, code, cause)
-        talk = self._is_communication()[kernel]
+        talk = self._communication()[kernel]
+        any_talk, busy = bool(talk.any()), union_length(start, end, ordered=True)
         self._spans.append(
             (
                 int(start[0]),
                 int(end.max()),
-                union_length(start, end),
-                union_length(start[talk], end[talk]),
-                union_length(start[~talk], end[~talk]),
+                busy,
+                union_length(start[talk], end[talk], ordered=True) if any_talk else 0,
+                union_length(start[~talk], end[~talk], ordered=True) if any_talk else busy,
             )
         )
 
@@ -227,63 +234,82 @@ class KernelTracker:
         out: I64 = numbers[at]
         return out
 
-    def _is_communication(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        return np.array([self.names.get(a).category == "communication" for a in self._addresses], bool)
+    def _communication(self) -> Bool:
+        """Whether each kernel number is a communication kernel; a name may still be on its way."""
+        if len(self._talks) != len(self._addresses) or self._talks_version != self.names.version:
+            self._talks = np.array([self.names.get(a).category == "communication" for a in self._addresses], bool)
+            self._talks_version = self.names.version
+        return self._talks
 
     # --- what is shown -------------------------------------------------------------------------------------------
 
     def view(self, now: int, window_s: float) -> KernelView:
-        """The last ``window_s`` seconds, or the latest tracing window where that saw none."""
+        """The last ``window_s`` seconds, or the latest tracing window where that saw none.
+
+        The tables are made anew once a second, or when another window is asked for; the state is as it is now.
+        """
         s = self._state
         newest = self._stats.newest
         since = now // 1_000_000_000 - int(window_s)
         if newest is not None and newest < since + 1:
             since = newest - max(int(float(s.get("window_s", 1.0))), 1)
-        stretches = [
-            (max(a, since * 1_000_000_000), min(b, self._done_until))
-            for a, b in self._windows.values()
-            if b > since * 1_000_000_000 and a < self._done_until
-        ]
-        stats, gaps = self._stats.since(since), self._gaps.since(since)
-        traced_forwards: dict[int, int] = {}
-        for second, codes in self._forward_counts:
-            if second >= since:
-                for code, n in codes.items():
-                    traced_forwards[code] = traced_forwards.get(code, 0) + n
-        traced, busy, talk, exposed = self._shares(stretches)
-        event_busy = [self.forwards.busy(a, b) for a, b in stretches]
-        modes, copies, gap_rows, categories = tables(
-            stats, gaps, self.forwards.labels, traced_forwards, self._addresses, self.names
-        )
-        begun = sorted((a, min(b, now)) for a, b in self._windows.values())
-        state = str(s.get("state", "off"))
-        return KernelView(
+        key = (now // 1_000_000_000, window_s, self.names.version)
+        if self._shown is None or self._shown[0] != key:
+            self._shown = key, self._figures(now, since)
+        return replace(
+            self._shown[1],
             mode=str(s.get("mode", "off")),
-            state="unavailable" if self._problem else state,
+            state="unavailable" if self._problem else str(s.get("state", "off")),
             reason=self._problem or str(s.get("reason", "")),
             window_s=float(s.get("window_s", 1.0)),
             period_s=float(s.get("period_s", 10.0)),
-            traced_s=traced / 1e9,
             age_s=None if newest is None else max(0.0, now / 1e9 - newest - 1),
-            modes=modes,
-            gaps=gap_rows,
-            copies=copies,
-            busy_share=busy / traced if traced else None,
-            communication_share=talk / traced if traced else None,
-            communication_exposed_share=exposed / traced if traced else None,
-            event_busy_share=(
-                sum(x for x in event_busy if x is not None) / traced
-                if traced and event_busy and all(x is not None for x in event_busy)
-                else None
-            ),
-            categories_ms=categories,
-            inflation={self.forwards.labels[c]: r for c, r in inflation(*self.forwards.steps(), begun).items()},
             threshold_us=self._finder.threshold_ns / 1e3,
             records=self.records,
             lost_buffers=self._ring.lost if self._ring is not None else 0,
             untimed=self.untimed,
             ring_bytes=int(s.get("ring_bytes") or 0),
             cupti=s.get("cupti") if isinstance(s.get("cupti"), int) else None,
+        )
+
+    def _figures(self, now: int, since: int) -> KernelView:
+        """What is summed up from the second ``since`` on."""
+        stretches = [
+            (max(a, since * 1_000_000_000), min(b, self._done_until))
+            for a, b in self._windows.values()
+            if b > since * 1_000_000_000 and a < self._done_until
+        ]
+        forwards: dict[int, int] = {}
+        for second, codes in self._forward_counts:
+            if second >= since:
+                for code, n in codes.items():
+                    forwards[code] = forwards.get(code, 0) + n
+        modes, copies, gaps, categories = tables(
+            self._stats.since(since),
+            self._gaps.since(since),
+            self.forwards.labels,
+            forwards,
+            self._addresses,
+            self.names,
+        )
+        traced, busy, talk, exposed = self._shares(stretches)
+        events = [e for e in (self.forwards.busy(a, b) for a, b in stretches) if e is not None]
+        begun = sorted((a, min(b, now)) for a, b in self._windows.values())
+        cost = inflation(*self.forwards.steps(), begun)
+        return KernelView(
+            mode="",
+            state="",
+            reason="",
+            traced_s=traced / 1e9,
+            modes=modes,
+            gaps=gaps,
+            copies=copies,
+            busy_share=busy / traced if traced else None,
+            communication_share=talk / traced if traced else None,
+            communication_exposed_share=exposed / traced if traced else None,
+            event_busy_share=min(sum(events) / traced, 1.0) if traced and events else None,
+            categories_ms=categories,
+            inflation={self.forwards.labels[c]: r for c, r in cost.items()},
         )
 
     def _shares(self, stretches: list[tuple[int, int]]) -> tuple[int, int, int, int]:
