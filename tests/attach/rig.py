@@ -146,6 +146,7 @@ def target(
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line.strip() == "READY", process.communicate()[1][-600:]
+        time.sleep(0.2)  # its main thread is where the mode wants it
         yield Target(process, innermost(process.pid) if prefix else None)
     finally:
         if process.poll() is None:
