@@ -73,6 +73,8 @@ class Timeline:
         """A turn of the event loop begins. Called where it receives requests."""
         self.cur = OTHER
         quiet = self.quiet
+        if self.stopped:
+            return
         if quiet == BUSY:
             if paused:
                 self.marks.extend((mono(), PAUSED))
