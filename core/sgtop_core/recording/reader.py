@@ -138,7 +138,9 @@ class Recording:
 
 
 STICKY_KINDS = frozenset({"hello"})
-"""Frame kinds whose latest of each source a reader must know; also any frame with a ``sticky`` field (its slot)."""
+STICKY_PROBES = frozenset({"HostFacts"})
+"""Frame kinds, and probes' classes, whose latest of each source a reader must know; also any frame with a ``sticky``
+field (its slot)."""
 
 
 class Sticky:
@@ -150,7 +152,8 @@ class Sticky:
     def see(self, entry: Entry) -> None:
         """Keep ``entry`` if it is sticky."""
         kind = entry.frame.get("k")
-        slot = kind if kind in STICKY_KINDS else entry.frame.get("sticky")
+        what = entry.frame.get("e")
+        slot = kind if kind in STICKY_KINDS else what if what in STICKY_PROBES else entry.frame.get("sticky")
         if isinstance(slot, str):
             self._latest.pop((entry.source, slot), None)  # so that the order stays the order of arrival
             self._latest[entry.source, slot] = entry

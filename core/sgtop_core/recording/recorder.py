@@ -199,7 +199,8 @@ class Recorder:
             self._sticky.see(e)
         if self._file is None and not self._ring_ns:
             return
-        first, last = entries[0].mono_ns, entries[-1].mono_ns
+        times = [e.mono_ns for e in entries]  # a probe stamps its events itself: they may be a little older
+        first, last = min(times), max(times)
         carry = before if self._file is not None and self._since_sticky % STICKY_EVERY == 0 else ()
         self._since_sticky += 1
         body = chunk.encode(list(entries), carry)
