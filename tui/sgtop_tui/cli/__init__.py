@@ -31,6 +31,7 @@ COMMANDS: dict[str, str] = {
     "doctor": "doctor",
     "schema": "schema",
     "record": "record",
+    "capture": "capture",
     "replay": "replay",
     "report": "report",
     "diff": "diff",
@@ -98,10 +99,11 @@ def version() -> str:
         return "0.1.0 (not installed)"
 
 
-def report(error: BaseException) -> int:
+def explain(error: BaseException) -> int:
     """Say on stderr what went wrong; the exit code.
 
-    An exception with ``what`` is an answer in words; anything else is a mistake of sgtop's own.
+    An exception with ``what`` is an answer in words; anything else is a mistake of sgtop's own. (Not named after a
+    command: importing the command's module would put the module in its place here.)
     """
     what = getattr(error, "what", None)
     if isinstance(what, str):
@@ -145,7 +147,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("SGTOP_DEBUG"):
             traceback.print_exc()
-        return report(error)
+        return explain(error)
 
 
 def script() -> NoReturn:
