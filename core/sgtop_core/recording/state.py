@@ -53,11 +53,11 @@ class StateFrames:
             self._sent["slots"] = labels
             yield {"k": "slots", "labels": labels, "sticky": "slots"}
         for label, slot in model.slots.items():
-            fields = _outside(slot)
-            key = f"slot {label}"
-            if self._sent.get(key) != fields:
-                self._sent[key] = fields
-                yield {"k": "slot", "label": label, "x": plain(fields), "sticky": key}
+            for field, value in _outside(slot).items():
+                key = f"slot {label} {field}"
+                if key not in self._sent or self._sent[key] != value:
+                    self._sent[key] = value
+                    yield {"k": "slot", "label": label, "x": plain({field: value}), "sticky": key}
         lines = _new(self._log, model.log)
         self._log = model.log
         if lines:
