@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import os
 import sys
 import traceback
@@ -81,8 +80,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.set_defaults(command=None, command_module="live", **options.DEFAULTS)
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     for name, module in COMMANDS.items():
-        if importlib.util.find_spec(f"{__name__}.{module}") is None:
-            continue
         load(module).add_parser(subparsers)
         if name in subparsers.choices:
             subparsers.choices[name].set_defaults(command_module=module)

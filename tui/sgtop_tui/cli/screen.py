@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import sys
+from collections.abc import Iterator
 
 from ..source import Source
 from . import exit_codes
@@ -20,12 +23,25 @@ def run(args: argparse.Namespace) -> int:
         source.stop()
 
 
+@contextlib.contextmanager
+def _on_stdout() -> Iterator[None]:
+    """Draw on stdout, which is a terminal here. Textual draws on stderr, which may be a file: ``sgtop 2> log``."""
+    stderr = sys.__stderr__
+    if stderr is not None and not stderr.isatty():
+        sys.__stderr__ = sys.__stdout__  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        sys.__stderr__ = stderr  # type: ignore[misc]
+
+
 def show(source: Source, args: argparse.Namespace) -> int:
     """The screen over a started source; raises what ended it, if that was not the reader."""
     from ..app import SgtopApp
 
-    app = SgtopApp(source, ascii_only=args.ascii, palette=args.theme, window_s=args.window)
-    app.run(mouse=False)
+    with _on_stdout():
+        app = SgtopApp(source, ascii_only=args.ascii, palette=args.theme, window_s=args.window)
+        app.run(mouse=False)
     if app.failure is not None:
         raise app.failure
     return exit_codes.OK

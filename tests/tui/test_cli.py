@@ -1,0 +1,191 @@
+"""The command line: one clear line for what goes wrong, documented exit codes, never a traceback."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sgtop_tui.cli as cli
+from sgtop_tui.cli import UserError, exit_codes, live, main, options
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == exit_codes.OK
+    assert capsys.readouterr().out.startswith("sgtop ")
+
+
+def test_help_names_every_command_and_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == exit_codes.OK
+    out = capsys.readouterr().out
+    for name in cli.COMMANDS:
+        assert f"    {name}" in out
+    for code in exit_codes.MEANINGS:
+        assert f"{code:>5}  " in out
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == exit_codes.OK
+    assert f"sgtop {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["nonsense"], ["--nonsense"], ["--for", "soon"], ["--for", "0s"], ["--theme", "pink"], ["--window", "-5"]],
+)
+def test_wrong_command_lines(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv) == exit_codes.USAGE
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "sgtop: error: " in said.err
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("2", 2.0), ("2s", 2.0), ("500ms", 0.5), ("1.5 s", 1.5), ("10m", 600.0), ("1h", 3600.0)]
+)
+def test_times(text: str, seconds: float) -> None:
+    assert options.duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "s", "-1s", "0", "1d", "1 2", "nan", "inf"])
+def test_times_that_are_none(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        options.duration(text)
+
+
+def test_shared_options_may_stand_before_or_after_the_command() -> None:
+    parser = cli.build_parser()
+    before = parser.parse_args(["--attach", ":1", "doctor"])
+    after = parser.parse_args(["doctor", "--attach", ":1"])
+    assert before.attach == after.attach == ":1"
+    assert parser.parse_args(["doctor"]).attach is None
+    assert parser.parse_args([]).command_module == "live"
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> object:
+    """``main`` runs a command that raises what is asked for."""
+
+    def set_error(error: BaseException) -> None:
+        def run(args: argparse.Namespace) -> int:
+            raise error
+
+        monkeypatch.setattr(live, "run", run)
+
+    return set_error
+
+
+def test_an_answer_in_words(failing: object, capsys: pytest.CaptureFixture[str]) -> None:
+    failing(UserError("no server on :1", "nothing listens there", "sgtop list", exit_codes.NO_SERVER))  # type: ignore[operator]
+    assert main([]) == exit_codes.NO_SERVER
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == "sgtop: no server on :1\n  why: nothing listens there\n  fix: sgtop list\n"
+
+
+def test_errors_of_the_layers_below_are_answers_too(failing: object, capsys: pytest.CaptureFixture[str]) -> None:
+    from sgtop_probes.errors import AttachError
+
+    failing(AttachError("cannot enter pid 7", "ptrace_scope is 1", "sudo sgtop", "permission"))  # type: ignore[operator]
+    assert main([]) == exit_codes.NO_PERMISSION
+    assert "fix: sudo sgtop" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (ZeroDivisionError("by zero"), exit_codes.INTERNAL, "a mistake in sgtop itself: ZeroDivisionError: by zero"),
+        (PermissionError(13, "Permission denied", "/proc/1/mem"), exit_codes.NO_PERMISSION, "/proc/1/mem"),
+        (KeyboardInterrupt(), exit_codes.INTERRUPTED, "broken off"),
+    ],
+)
+def test_no_traceback(
+    error: BaseException, code: int, words: str, failing: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing(error)  # type: ignore[operator]
+    assert main([]) == code
+    said = capsys.readouterr().err
+    assert words in said
+    assert "Traceback" not in said
+
+
+def test_debug_shows_the_trace(
+    failing: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SGTOP_DEBUG", "1")
+    failing(ZeroDivisionError("by zero"))  # type: ignore[operator]
+    assert main([]) == exit_codes.INTERNAL
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_codes_of_the_layers_are_the_same() -> None:
+    """The probes cannot import the table; their numbers must be its numbers."""
+    from sgtop_probes import errors
+
+    for name in ("FAILED", "NO_SERVER", "NOT_SGLANG", "NO_PERMISSION", "NOT_READY", "SERVER_GONE", "UNSUPPORTED"):
+        assert getattr(errors, name) == getattr(exit_codes, name)
+
+
+@pytest.mark.parametrize(
+    ("argv", "terminal", "module"),
+    [
+        ([], True, "screen"),
+        ([], False, "once"),
+        (["--once"], True, "once"),
+        (["--once", "--json"], True, "once"),
+        (["--json"], True, "json_lines"),
+        (["--json"], False, "json_lines"),
+    ],
+)
+def test_what_the_bare_command_does(
+    argv: list[str], terminal: bool, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    class Fake:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def run(self, args: argparse.Namespace) -> int:
+            asked.append(self.name)
+            return 0
+
+    args = cli.build_parser().parse_args(argv)
+    monkeypatch.setattr(cli, "load", Fake)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: terminal, raising=False)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal, raising=False)
+    assert live.run(args) == 0
+    assert asked == [module]
+
+
+def _env() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(str(ROOT / d) for d in ("agent", "probes", "core", "tui"))}
+
+
+def _sgtop(*argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sgtop_tui", *argv], env=_env(), capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_no_such_port_is_one_line_and_a_code() -> None:
+    done = _sgtop("--attach", ":1", "--once")
+    assert done.returncode == exit_codes.NO_SERVER
+    assert done.stdout == ""
+    assert done.stderr.startswith("sgtop: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {sys.executable} -m sgtop_tui schema | head -c 10"],
+        env=_env(), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stderr == ""
+    assert done.returncode == 0
