@@ -33,7 +33,8 @@ class _Starved:
             if silent >= _SILENT_S:
                 title = f"no decode step for {span(silent)} with {whole(running)} running"
             elif prefills >= 20 and decodes < prefills * (_FEW * 2 if held else _FEW):
-                title = f"decode is starved: {whole(decodes)} decode against {whole(prefills)} prefill steps"
+                counts = f"{whole(decodes)} decode against {whole(prefills)} prefill steps"
+                title = f"decode is starved: {counts} with {whole(running)} running"
             else:
                 continue
             waiting = r.short.queue.waiting or 0
