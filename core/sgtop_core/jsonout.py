@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from sgtop_core.model.kernel_view import KernelView
 from sgtop_core.model.snapshot import (
     GC,
     SCHEMA,
@@ -99,6 +100,7 @@ def rank(r: Rank) -> Json:
         "gaps": {"step": gaps(r.gaps), "kernel": gaps(r.kernel_gaps)},
         "gc": _gc(r.gc),
         "cpu": _cpu(r.cpu),
+        "tracing": None if r.tracing is None else _tracing(r.tracing),
         "kernels": None if r.kernels is None else {m: [_kernel(k) for k in ks] for m, ks in r.kernels.items()},
     }
 
@@ -203,6 +205,7 @@ def _cpu(c: Cpu | None) -> Json | None:
 def _kernel(k: Kernel) -> Json:
     return {
         "name": k.name,
+        "full_name": k.full_name,
         "category": k.category,
         "count": k.count,
         "total_ms": _n(k.total_ms),
@@ -213,6 +216,50 @@ def _kernel(k: Kernel) -> Json:
         "max_us": _n(k.max_us),
         "stddev_us": _n(k.stddev_us),
         "per_step": _n(k.per_step),
+    }
+
+
+def _tracing(v: KernelView) -> Json:
+    return {
+        "mode": v.mode,
+        "state": v.state,
+        "reason": v.reason,
+        "window_s": _n(v.window_s),
+        "period_s": _n(v.period_s),
+        "traced_s": _n(v.traced_s),
+        "busy_share": _n(v.busy_share),
+        "event_busy_share": _n(v.event_busy_share),
+        "communication_share": _n(v.communication_share),
+        "communication_exposed_share": _n(v.communication_exposed_share),
+        "inflation": {mode: _n(x) for mode, x in v.inflation.items()},
+        "categories_ms": {name: _n(x) for name, x in v.categories_ms.items()},
+        "modes": {
+            m.mode: {
+                "forwards": m.forwards,
+                "launches": m.launches,
+                "launches_per_step": _n(m.launches_per_step),
+                "total_ms": _n(m.total_ms),
+                "graph_share": _n(m.graph_share),
+                "hidden": m.hidden,
+            }
+            for m in v.modes
+        },
+        "copies": [
+            {
+                "kind": c.kind,
+                "count": c.count,
+                "bytes": c.bytes,
+                "total_ms": _n(c.total_ms),
+                "gb_per_s": _n(c.gb_per_s),
+            }
+            for c in v.copies
+        ],
+        "gap_threshold_us": _n(v.threshold_us),
+        "records": v.records,
+        "lost_buffers": v.lost_buffers,
+        "untimed": v.untimed,
+        "ring_bytes": v.ring_bytes,
+        "cupti": v.cupti,
     }
 
 

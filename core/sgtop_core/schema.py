@@ -109,6 +109,7 @@ def _defs() -> S:
     kernel = _object(
         "One kernel name in one mode, in the columns of nsys cuda_gpu_kern_sum.",
         name=_STR,
+        full_name=_doc(_STR, "Demangled."),
         category=_STR,
         count=_COUNT,
         total_ms=_NUM,
@@ -119,6 +120,42 @@ def _defs() -> S:
         max_us=_NUM,
         stddev_us=_NUM,
         per_step=N_NUM,
+    )
+    tracing = _object(
+        "Kernel tracing: its state, and sums over the traced time of the window.",
+        mode={"enum": ["off", "windows", "on"]},
+        state=_doc(_STR, "off, waiting, enabling, tracing, disabling, settling, yielded, failed, unavailable"),
+        reason=_doc(_STR, "In words, why it does not trace."),
+        window_s=_NUM,
+        period_s=_NUM,
+        traced_s=_doc(_NUM, "Seconds of tracing in the window."),
+        busy_share=_doc(N_SHARE, "busy (union): share of the traced time in which a kernel, copy or set ran."),
+        event_busy_share=_doc(N_SHARE, "The same time inside forwards by CUDA events: calibrates gaps of label gpu."),
+        communication_share=N_SHARE,
+        communication_exposed_share=_doc(N_SHARE, "Communication and nothing else."),
+        inflation=_map(_NUM, "Mode → median step time inside ÷ outside the tracing windows."),
+        categories_ms=_map(_NUM, "Category → ms of kernels."),
+        modes=_map(
+            _object(
+                "Sums of a mode's table.",
+                forwards=_COUNT,
+                launches=_COUNT,
+                launches_per_step=N_NUM,
+                total_ms=_NUM,
+                graph_share=_doc(N_SHARE, "Share of kernels that ran as nodes of a CUDA graph."),
+                hidden=_doc(_COUNT, "Rows left out of the table."),
+            ),
+            "Mode → sums.",
+        ),
+        copies=_list(
+            _object("Memory copies or sets.", kind=_STR, count=_COUNT, bytes=_COUNT, total_ms=_NUM, gb_per_s=N_NUM)
+        ),
+        gap_threshold_us=_doc(_NUM, "Kernel gaps below it are kernel wait."),
+        records=_COUNT,
+        lost_buffers=_COUNT,
+        untimed=_doc(_COUNT, "Records without timestamps."),
+        ring_bytes=_doc(_COUNT, "Memory of the ring in the server's process."),
+        cupti=_doc(N_COUNT, "cuptiGetVersion()"),
     )
     cpu = _object(
         "What the kernel's scheduler did to the scheduler's main thread.",
@@ -163,6 +200,7 @@ def _defs() -> S:
         ),
         gc=_known_or_null(_ref("gc")),
         cpu=_known_or_null(_ref("cpu")),
+        tracing=_known_or_null(_ref("tracing")),
         kernels={
             **_map(_list(_ref("kernel")), "Mode → kernels; null while kernel tracing is off."),
             "type": ["object", "null"],
@@ -198,6 +236,7 @@ def _defs() -> S:
         "forward": forward,
         "gaps": gaps,
         "kernel": kernel,
+        "tracing": tracing,
         "cpu": cpu,
         "rank": rank,
         "gc": gc,

@@ -25,11 +25,13 @@ from sgtop_core.contention.feed import ContentionFeed
 from sgtop_core.contention.host_watch import HostWatch
 from sgtop_core.findings.engine import Engine
 from sgtop_core.live.backend import Backend, Machine
+from sgtop_core.live.kernel_feed import OPS as KERNEL_OPS
+from sgtop_core.live.kernel_feed import KernelFeed
 from sgtop_core.live.link import Failure, Link
 from sgtop_core.live.watch import Outcome, Watch
 from sgtop_core.model.model import Model, unknown_rank
 from sgtop_core.model.snapshot import Attach, Server, Snapshot
-from sgtop_core.model.windows import level
+from sgtop_core.model.windows import WINDOWS, level
 from sgtop_core.recording.envelope import to_frame
 from sgtop_core.recording.quantise import quantise
 from sgtop_core.recording.state import SOURCE, StateFrames
@@ -58,6 +60,8 @@ class SessionOptions:
     nvtx: bool = False
     window_s: float = 5.0
     ways: tuple[str, ...] = WAYS
+    kernels: str = "off"
+    """Kernel tracing from the start: off, windows, on."""
 
 
 @dataclass(slots=True)
@@ -98,6 +102,7 @@ class Session:
         # Another machine than this one (tests, a replay) has no scheduler of its own to look at.
         self._host = host if host is not None or backend is not None else HostWatch(wake=self._kick)
         self._contention = ContentionFeed(self._model)
+        self._kernels = KernelFeed(self._model, self.options.kernels)
         self._orders: deque[_Order] = deque()
         self._sent: dict[tuple[str, int], _Order] = {}
         self._ids = itertools.count(1)
@@ -204,6 +209,8 @@ class Session:
         for label, link in list(self._links.items()):
             self._drive(label, link, now)
         self._look_at_host()
+        for label, op, args in self._kernels.turn(now, WINDOWS[self._level].seconds):
+            self._orders.append(_Order(label, op, args))
         self._send_orders()
         self._measure_self(now)
         if self._model.advance(now):
@@ -262,6 +269,7 @@ class Session:
 
     def _adopt(self, server: discovery.Server) -> None:
         """Watch this server from now on: a link for each of its ranks here."""
+        self._kernels.close()
         for link in self._links.values():
             link.close()
         self._links.clear()
@@ -315,6 +323,7 @@ class Session:
             if slot is not None:
                 slot.status, slot.message = "lost", "its process has ended"
         self._links.clear()
+        self._kernels.close()
         self._watch_host()
 
     def _processes(self, o: Outcome) -> None:
@@ -374,6 +383,7 @@ class Session:
                 self._note(f"{label}: {got.message}")
         elif got is not None:
             self._model.hello(label, got.hello, now)
+            self._kernels.hello(label, got.hello)
             self._learn_hello(got.hello)
             self._watch.attached(link.rank)
             self._note(f"{label}: attached through {got.way} (pid {link.rank.pid})")
@@ -395,6 +405,7 @@ class Session:
             text = f"the agent left: {bye}" if bye else str(e)
             slot.status, slot.message = "lost", text
             link.lost(now / 1e9)
+            self._kernels.lost(label)
             self._note(f"{label}: {text}")
             self._fail_orders(label, text)
 
@@ -404,6 +415,8 @@ class Session:
 
     def _frame(self, label: str, frame: wire.Frame, now: int) -> None:
         kind = frame["k"]
+        if kind in ("ev", "kernels"):
+            self._kernels.frame(label, frame)
         if kind in ("ev", "stat", "bye"):
             self._model.frame(label, frame, now)
             if kind == "stat":
@@ -415,6 +428,10 @@ class Session:
             order = self._sent.pop((label, number), None) if isinstance(number, int) else None
             if order is not None:
                 order.reply = {k: v for k, v in frame.items() if k in ("ok", "result", "error")}
+                if order.op in KERNEL_OPS:
+                    connection = self._links[label].connection
+                    fds = getattr(connection, "fds", None)
+                    self._kernels.reply(label, order.op, order.reply, fds if fds is not None else deque())
                 order.done.set()
         elif kind == "note":
             self._note(f"{label}: {frame.get('text', '')}")
@@ -429,6 +446,8 @@ class Session:
                 continue
             number = next(self._ids)
             self._sent[order.label, number] = order
+            if order.op == "kernels":
+                self._kernels.asked_by_user(order.label, order.args)
             try:
                 link.connection.send({"k": "cmd", "id": number, "op": order.op, "args": dict(order.args)})
             except (ConnectionLost, wire.WireError) as e:
@@ -514,6 +533,7 @@ class Session:
                 time.sleep(0.005)
         for link in self._links.values():
             link.close()
+        self._kernels.close()
         for order in [*self._orders, *self._sent.values()]:
             order.done.set()
 

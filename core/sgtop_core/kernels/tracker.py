@@ -25,7 +25,7 @@ from .names import NameTable
 from .parse import Parser, Records
 from .ring import Buffer, RingError, RingReader
 from .table import MAX_KERNELS, Rolling, summarise
-from .view import tables
+from .view import gap_rows, tables
 
 HOLD_NS = 3_000_000_000
 """Longest wait for the rows of a kernel's forward."""
@@ -70,7 +70,8 @@ class KernelTracker:
         self._epoch = 0
         self._talks, self._talks_version = np.zeros(0, bool), -1
         self._count_at = 0
-        self._shown: tuple[tuple[int, float, int], KernelView] | None = None
+        self._shown = KernelView("off", "off", "")
+        self._figures_at = (-1, 0.0, -1)
         self._done_until = 0
         self.records = 0
         self.untimed = 0
@@ -254,20 +255,16 @@ class KernelTracker:
         if newest is not None and newest < since + 1:
             since = newest - max(int(float(s.get("window_s", 1.0))), 1)
         key = (now // 1_000_000_000, window_s, self.names.version)
-        if self._shown is None or self._shown[0] != key:
-            self._shown = key, self._figures(now, since)
+        if self._figures_at != key:
+            self._figures_at = key
+            self._shown = self._figures(now, since)
         return replace(
-            self._shown[1],
+            self._shown,
             mode=str(s.get("mode", "off")),
             state="unavailable" if self._problem else str(s.get("state", "off")),
             reason=self._problem or str(s.get("reason", "")),
             window_s=float(s.get("window_s", 1.0)),
             period_s=float(s.get("period_s", 10.0)),
-            age_s=None if newest is None else max(0.0, now / 1e9 - newest - 1),
-            threshold_us=self._finder.threshold_ns / 1e3,
-            records=self.records,
-            lost_buffers=self._ring.lost if self._ring is not None else 0,
-            untimed=self.untimed,
             ring_bytes=int(s.get("ring_bytes") or 0),
             cupti=s.get("cupti") if isinstance(s.get("cupti"), int) else None,
         )
@@ -284,14 +281,9 @@ class KernelTracker:
             if second >= since:
                 for code, n in codes.items():
                     forwards[code] = forwards.get(code, 0) + n
-        modes, copies, gaps, categories = tables(
-            self._stats.since(since),
-            self._gaps.since(since),
-            self.forwards.labels,
-            forwards,
-            self._addresses,
-            self.names,
-        )
+        labels = self.forwards.labels
+        modes, copies, categories = tables(self._stats.since(since), labels, forwards, self._addresses, self.names)
+        gaps, all_gaps = gap_rows(self._gaps.since(since), labels)
         traced, busy, talk, exposed = self._shares(stretches)
         events = [e for e in (self.forwards.busy(a, b) for a, b in stretches) if e is not None]
         begun = sorted((a, min(b, now)) for a, b in self._windows.values())
@@ -301,15 +293,21 @@ class KernelTracker:
             state="",
             reason="",
             traced_s=traced / 1e9,
+            newest_s=None if self._stats.newest is None else self._stats.newest + 1.0,
+            threshold_us=self._finder.threshold_ns / 1e3,
+            records=self.records,
+            lost_buffers=self._ring.lost if self._ring is not None else 0,
+            untimed=self.untimed,
             modes=modes,
             gaps=gaps,
+            all_gaps=all_gaps,
             copies=copies,
             busy_share=busy / traced if traced else None,
             communication_share=talk / traced if traced else None,
             communication_exposed_share=exposed / traced if traced else None,
             event_busy_share=min(sum(events) / traced, 1.0) if traced and events else None,
             categories_ms=categories,
-            inflation={self.forwards.labels[c]: r for c, r in cost.items()},
+            inflation={labels[c]: r for c, r in cost.items()},
         )
 
     def _shares(self, stretches: list[tuple[int, int]]) -> tuple[int, int, int, int]:

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from sgtop_core.model.arrays import F64, I64
 from sgtop_core.model.bins import Durations, quantiles
-from sgtop_core.model.kernel_view import OUTSIDE, CopyRow, KernelGaps, KernelMode, KernelRow
-from sgtop_core.model.snapshot import Histogram
+from sgtop_core.model.histogram import Histogram
+from sgtop_core.model.kernel_view import OUTSIDE, CopyRow, Kernel, KernelGaps, KernelMode
 
 from .gaps import CAUSES, GAP_EDGES_NS, GapBlock, gap_histogram
 from .names import NameTable
@@ -24,13 +25,12 @@ def _label(labels: Sequence[str], code: int) -> str:
 
 def tables(
     stats: Stats,
-    gaps: GapBlock,
     labels: Sequence[str],
     forwards: Mapping[int, int],
     addresses: Sequence[int],
     names: NameTable,
-) -> tuple[tuple[KernelMode, ...], tuple[CopyRow, ...], tuple[KernelGaps, ...], dict[str, float]]:
-    """(a table a mode, copies, gaps a mode, ms by category)."""
+) -> tuple[tuple[KernelMode, ...], tuple[CopyRow, ...], dict[str, float]]:
+    """(a table a mode, copies, ms by category)."""
     code, kernel = stats.code, stats.kernel
     median, deviation = medians(stats), deviations(stats)
     modes = []
@@ -40,7 +40,7 @@ def tables(
         at = np.flatnonzero(code == c)
         total = int(stats.total[at].sum())
         n = forwards.get(c, 0) if c else 0
-        rows: list[KernelRow] = []
+        rows: list[Kernel] = []
         for i in at[np.argsort(-stats.total[at], kind="stable")]:
             name = names.get(addresses[int(kernel[i])])
             ms = float(stats.total[i]) / 1e6
@@ -52,7 +52,7 @@ def tables(
             if len(rows) < MAX_ROWS:
                 count = int(stats.count[i])
                 rows.append(
-                    KernelRow(
+                    Kernel(
                         name=name.short,
                         full_name=name.full,
                         category=name.category,
@@ -63,7 +63,7 @@ def tables(
                         med_us=float(median[i]) / 1e3,
                         min_us=float(stats.low[i]) / 1e3,
                         max_us=float(stats.high[i]) / 1e3,
-                        stddev_us=None if np.isnan(deviation[i]) else float(deviation[i]) / 1e3,
+                        stddev_us=0.0 if np.isnan(deviation[i]) else float(deviation[i]) / 1e3,
                         per_step=count / n if n else None,
                     )
                 )
@@ -88,27 +88,30 @@ def tables(
             CopyRow(kind, n, size, ns / 1e6, size / ns if ns else None)
             for kind, (n, size, ns) in sorted(copies.items(), key=lambda kv: -kv[1][2])
         ),
-        tuple(_gaps(gaps, labels)),
         dict(sorted(categories.items(), key=lambda kv: -kv[1])),
     )
 
 
-def _gaps(block: GapBlock, labels: Sequence[str]) -> list[KernelGaps]:
-    middles = Durations.middles()
-    out = []
-    for c in sorted(block.hist, key=lambda c: (c == 0, c)):
-        hist, causes = block.hist[c], block.causes[c]
-        p50, p99 = quantiles(hist, middles, (0.5, 0.99))
-        out.append(
-            KernelGaps(
-                mode=_label(labels, c),
-                count=int(hist.sum()),
-                total_ms=float(causes.sum()) / 1e6,
-                p50_us=None if p50 is None else p50 / 1e3,
-                p99_us=None if p99 is None else p99 / 1e3,
-                max_us=block.longest[c] / 1e3,
-                histogram=Histogram(tuple(e / 1e6 for e in GAP_EDGES_NS), tuple(int(x) for x in gap_histogram(hist))),
-                causes_ms={name: float(v) / 1e6 for name, v in zip(CAUSES, causes, strict=True)},
-            )
-        )
-    return out
+def _row(mode: str, hist: I64, causes: F64, longest: int) -> KernelGaps:
+    p50, p99 = quantiles(hist, Durations.middles(), (0.5, 0.99))
+    return KernelGaps(
+        mode=mode,
+        count=int(hist.sum()),
+        total_ms=float(causes.sum()) / 1e6,
+        p50_us=None if p50 is None else p50 / 1e3,
+        p99_us=None if p99 is None else p99 / 1e3,
+        max_us=longest / 1e3,
+        histogram=Histogram(tuple(e / 1e6 for e in GAP_EDGES_NS), tuple(int(x) for x in gap_histogram(hist))),
+        causes_ms={name: float(v) / 1e6 for name, v in zip(CAUSES, causes, strict=True)},
+    )
+
+
+def gap_rows(block: GapBlock, labels: Sequence[str]) -> tuple[tuple[KernelGaps, ...], KernelGaps | None]:
+    """(a row a mode, all of them together)."""
+    codes = sorted(block.hist, key=lambda c: (c == 0, c))
+    if not codes:
+        return (), None
+    rows = tuple(_row(_label(labels, c), block.hist[c], block.causes[c], block.longest[c]) for c in codes)
+    hist: I64 = np.sum([block.hist[c] for c in codes], axis=0)
+    causes: F64 = np.sum([block.causes[c] for c in codes], axis=0)
+    return rows, _row("", hist, causes, max(block.longest[c] for c in codes))

@@ -5,33 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sgtop_core.model.snapshot import Histogram
+from sgtop_core.model.histogram import Histogram
 
 OUTSIDE = "outside forwards"
 """Label of kernels that ran between forwards (batch preparation, late copies)."""
 
 
 @dataclass(frozen=True, slots=True)
-class KernelRow:
-    """One kernel of one mode, over the window: the columns of nsys' ``cuda_gpu_kern_sum``."""
+class Kernel:
+    """One kernel of one mode, over the traced time of the window: the columns of nsys' ``cuda_gpu_kern_sum``."""
 
     name: str
-    full_name: str
+    """Short; ``full_name`` is the demangled one."""
     category: str
     count: int
     """Instances."""
     total_ms: float
     share: float
-    """Of the summed kernel time of this table, 0 to 1 (nsys: Time %)."""
+    """Of the kernel time of its mode, 0 to 1 (nsys: Time %)."""
     avg_us: float
     med_us: float
     """From bins 3.9 % wide: at most 2 % off; the other columns are exact."""
     min_us: float
     max_us: float
-    stddev_us: float | None
-    """Sample standard deviation, as nsys; None for a single instance."""
+    stddev_us: float
+    """Of the sample, as nsys; 0 for a single instance."""
     per_step: float | None
     """Launches a forward of this mode; None outside forwards."""
+    full_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class KernelMode:
     total_ms: float
     graph_share: float | None
     """Share of kernels that ran as nodes of a CUDA graph."""
-    rows: tuple[KernelRow, ...]
+    rows: tuple[Kernel, ...]
     """Longest total first."""
     hidden: int = 0
     """Rows left out because the table is bounded."""
@@ -95,10 +96,12 @@ class KernelView:
     period_s: float = 10.0
     traced_s: float = 0.0
     """Seconds of tracing that the figures below come from."""
-    age_s: float | None = None
-    """Since the youngest kernel in them."""
+    newest_s: float | None = None
+    """CLOCK_MONOTONIC seconds of the youngest kernel in them."""
     modes: tuple[KernelMode, ...] = ()
     gaps: tuple[KernelGaps, ...] = ()
+    all_gaps: KernelGaps | None = None
+    """Of all modes together; ``mode`` is empty."""
     copies: tuple[CopyRow, ...] = ()
     busy_share: float | None = None
     """busy (union): share of the traced time in which any kernel, copy or set ran."""

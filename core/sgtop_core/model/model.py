@@ -10,6 +10,8 @@ import numpy as np
 from sgtop_agent.wire import Frame
 
 from sgtop_core.model.bins import Durations, quantiles
+from sgtop_core.model.kernel_rank import with_kernels
+from sgtop_core.model.kernel_view import KernelView
 from sgtop_core.model.rank import RankState
 from sgtop_core.model.rank_view import RankView
 from sgtop_core.model.snapshot import Alert, Attach, Gpu, Overhead, Process, Queue, Rank, Server, Snapshot
@@ -42,6 +44,8 @@ class Slot:
     outside: Rank | None = None
     """What HTTP and /proc say, for a rank without an agent."""
     lost_before: dict[str, int] = field(default_factory=dict)
+    kernels: KernelView | None = None
+    """Kernel tracing, where a client asked for it."""
 
 
 class Model:
@@ -68,7 +72,7 @@ class Model:
             s = self.slots[label] = Slot(pid, status, message)
         else:
             if s.pid != pid:  # another process: nothing of the old one holds
-                s.state, s.outside, s.lost_before = None, None, {}
+                s.state, s.outside, s.lost_before, s.kernels = None, None, {}, None
             s.pid, s.status, s.message = pid, status, message
         return s
 
@@ -158,7 +162,8 @@ class Model:
         status, message = s.status, s.message
         if status == "live":
             status, message = verdict(s, now)
-        return RankView(s.state, level).rank(label, s.pid, status, message, now, s.cpu_share)
+        rank = RankView(s.state, level).rank(label, s.pid, status, message, now, s.cpu_share)
+        return rank if s.kernels is None else with_kernels(rank, s.kernels)
 
     def overhead(self, level: int) -> Overhead:
         """Cost of the hooks over all ranks, and of the worst agent thread."""

@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sgtop_core.model.histogram import Histogram as Histogram
+from sgtop_core.model.kernel_view import Kernel as Kernel
+from sgtop_core.model.kernel_view import KernelView
+
 SCHEMA = 1
 """Version of the JSON output; goes up when a field changes its meaning or goes away."""
 
@@ -90,14 +94,6 @@ class Forward:
 
 
 @dataclass(frozen=True, slots=True)
-class Histogram:
-    """Log-scaled. ``edges_ms`` has one more element than ``counts``."""
-
-    edges_ms: tuple[float, ...]
-    counts: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class StepGaps:
     """Time between the end of one forward and the start of the next, and its causes."""
 
@@ -147,24 +143,6 @@ class GC:
     total_ms: float
     max_ms: float | None
     by_generation: Mapping[int, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """One kernel name in one mode, as nsys ``cuda_gpu_kern_sum`` counts it, over the kernel windows."""
-
-    name: str
-    category: str
-    count: int
-    total_ms: float
-    share: float
-    """Of the kernel time of its mode, 0 to 1."""
-    avg_us: float
-    med_us: float
-    min_us: float
-    max_us: float
-    stddev_us: float
-    per_step: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +273,8 @@ class Rank:
     """Mode → kernels, most time first; None while kernel tracing is off."""
     kernel_gaps: StepGaps | None = None
     """Gaps between kernels, label ``kernel``; None while kernel tracing is off."""
+    tracing: KernelView | None = None
+    """Kernel tracing: its state, and all its figures; None where nobody asked for it."""
     cpu: Cpu | None = None
 
 

@@ -1,0 +1,147 @@
+"""Kernel tracing in a session: a tracker a rank, what to ask the agents, and the views into the model's slots."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sgtop_agent.wire import Frame, WireError
+
+from sgtop_core.kernels.categories import Categories
+from sgtop_core.kernels.layout import LayoutError
+from sgtop_core.kernels.ring import RingError
+from sgtop_core.kernels.tracker import KernelTracker
+from sgtop_core.model.events import batch
+from sgtop_core.model.model import Model
+
+MODES = ("off", "windows", "on")
+OPS = frozenset({"kernels", "kernel_names"})
+RETRY_NS = 15_000_000_000
+"""A rank that cannot be traced is asked again after this long: its reason may have gone."""
+
+
+@dataclass(slots=True)
+class _Rank:
+    tracker: KernelTracker
+    asked: dict[str, Any] | None = None
+    """Arguments of the last ``kernels`` command."""
+    ring: bool = False
+    again_at: int = 0
+    names: deque[list[int]] = field(default_factory=deque)
+    """Addresses under way, one list a command."""
+
+
+class KernelFeed:
+    """Owned by the session's thread. ``want`` is called there too, from what screens ask for."""
+
+    def __init__(
+        self,
+        model: Model,
+        mode: str,
+        categories: Categories | None = None,
+        window_s: float = 1.0,
+        period_s: float = 10.0,
+    ) -> None:
+        """``mode``: what every rank that answers is asked for."""
+        self.mode = mode
+        self._model = model
+        self._categories = categories if categories is not None else Categories()
+        self._ranks: dict[str, _Rank] = {}
+        self._args: dict[str, Any] = {"window_s": window_s, "period_s": period_s}
+
+    def hello(self, label: str, hello: Mapping[str, Any]) -> None:
+        """A rank's agent has answered: it starts anew."""
+        self.lost(label)
+        modes = hello.get("modes")
+        known = {n: str(m) for m, n in modes.items() if isinstance(n, int)} if isinstance(modes, Mapping) else {}
+        self._ranks[label] = _Rank(KernelTracker(known, self._categories))
+
+    def lost(self, label: str) -> None:
+        """The connection to a rank has gone."""
+        rank = self._ranks.pop(label, None)
+        if rank is not None:
+            rank.tracker.close()
+
+    def frame(self, label: str, frame: Frame) -> None:
+        """Take ``kernels`` frames and the ``forward`` table.
+
+        Raises:
+            WireError: the frame is malformed.
+        """
+        rank = self._ranks.get(label)
+        if rank is None or rank.asked is None:
+            return
+        if frame["k"] == "kernels":
+            try:
+                rank.tracker.on_state(frame)
+            except (KeyError, TypeError, ValueError, IndexError) as e:
+                raise WireError(f"a kernels frame that cannot be read: {e}")
+        elif frame["k"] == "ev" and frame.get("e") == "forward":
+            rank.tracker.on_forwards(batch(frame).columns)
+
+    def asked_by_user(self, label: str, args: Mapping[str, Any]) -> None:
+        """A ``kernels`` command of a screen goes out; from now on it is what this rank is asked for."""
+        rank = self._ranks.get(label)
+        if rank is not None and args.get("mode") in MODES:
+            self.mode = str(args["mode"])
+            self._args.update({k: v for k, v in args.items() if k in ("window_s", "period_s")})
+            rank.asked = {"mode": self.mode, **self._args}
+
+    def reply(self, label: str, op: str, reply: Mapping[str, Any], fds: deque[int]) -> None:
+        """The answer to ``kernels`` or ``kernel_names``. ``fds``: descriptors that came on this connection."""
+        rank = self._ranks.get(label)
+        result = reply.get("result")
+        result = result if isinstance(result, Mapping) else {}
+        if op == "kernel_names":
+            asked = rank.names.popleft() if rank is not None and rank.names else []
+            names = result.get("names")
+            if rank is not None and isinstance(names, Mapping):
+                rank.tracker.names.answer(names)
+            elif rank is not None and asked:
+                rank.tracker.names.ask_again(asked)
+            return
+        fd = fds.popleft() if result.get("ring") and fds else None
+        try:
+            if rank is None:
+                return
+            rank.tracker.on_problem("" if reply.get("ok") else str(reply.get("error", "")))
+            if reply.get("ok"):
+                rank.tracker.on_state(result)
+                if fd is not None:
+                    rank.tracker.on_ring(fd)
+                    rank.ring = True
+        except (RingError, LayoutError) as e:
+            rank = self._ranks[label]
+            rank.tracker.on_problem(str(e))
+        finally:
+            if fd is not None:
+                os.close(fd)
+
+    def turn(self, now: int, window_s: float) -> list[tuple[str, str, dict[str, Any]]]:
+        """Read the rings, update the slots. Returns commands to send: (rank, operation, arguments)."""
+        out: list[tuple[str, str, dict[str, Any]]] = []
+        for label, rank in self._ranks.items():
+            want = {"mode": self.mode, **self._args}
+            changed = rank.asked != want and (self.mode != "off" or rank.asked is not None)
+            if changed or (self.mode != "off" and not rank.ring and now >= rank.again_at):
+                rank.asked, rank.again_at = want, now + RETRY_NS
+                out.append((label, "kernels", dict(want)))
+            if rank.asked is None:
+                continue
+            rank.tracker.poll(now)
+            wanted = rank.tracker.names_wanted()
+            if wanted:
+                rank.names.append(wanted)
+                out.append((label, "kernel_names", {"pointers": wanted}))
+            slot = self._model.slots.get(label)
+            if slot is not None:
+                slot.kernels = rank.tracker.view(now, window_s)
+        return out
+
+    def close(self) -> None:
+        """Unmap every ring."""
+        for label in list(self._ranks):
+            self.lost(label)
