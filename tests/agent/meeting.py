@@ -85,7 +85,10 @@ class Client:
             self.pump()
             return next((f for f in self.frames if condition(f)), None)
 
-        return wait_for(found, timeout)  # type: ignore[no-any-return]
+        try:
+            return wait_for(found, timeout)  # type: ignore[no-any-return]
+        except AssertionError:
+            raise AssertionError(f"not among {[(f['k'], f.get('why')) for f in self.frames]}") from None
 
     def kind(self, kind: str) -> dict[str, Any]:
         return self.wait(lambda f: f["k"] == kind)
