@@ -22,6 +22,8 @@ from sgtop_probes.gpu.types import GpuBatch, GpuReading
 from sgtop_probes.sched.threads import is_kernel_thread, main_thread, thread_count
 from sgtop_probes.sched.types import Needs, SchedBatch, SchedSource, Watched
 
+from tests.sched import rig
+
 from .batches import HELLO, MS, TID, Build, S, frame, quota
 
 RUN_BATCH = STAGES.index("run_batch")
@@ -117,15 +119,15 @@ def test_recorded_samples_give_the_same_view() -> None:
     facts = HostFacts(
         {"TP0": RankIds(TID, TID, 0)}, {"TP0": Place(host_cpus=(0, 1), cpu=1, near_cpus=(0,))}, kernel_pids=(13,)
     )
-    for rig in (live, replay):
-        rig.second(S)
+    for side in (live, replay):
+        side.second(S)
     live.feed.facts(facts)
     live.feed.batch(batch)
     handlers = replay.feed.handlers()
     for event in (facts, batch):
         handlers[type(event).__name__]("sched", to_frame(event), 2 * S)
-    for rig in (live, replay):
-        rig.model.advance(2 * S + 500 * MS)
+    for side in (live, replay):
+        side.model.advance(2 * S + 500 * MS)
     assert live.rank(3 * S) == replay.rank(3 * S)
     assert replay.rank(3 * S).cpu.place.cpu == 1
 
@@ -322,3 +324,34 @@ def test_a_real_competitor_is_named_within_five_seconds_and_gone_after_it() -> N
         for p in (victim, hog):
             p.kill()
             p.wait()
+
+
+def test_a_real_quota_is_what_held_it_back_not_the_neighbours() -> None:
+    cpu = str(max(os.sched_getaffinity(0)))
+    victim = subprocess.Popen([sys.executable, "-I", "-S", "-c", LOOP, "rank", cpu], stdout=subprocess.DEVNULL)
+    watch = HostWatch(open_gpus=FakeGpus)
+    try:
+        with rig.quota(victim.pid, 0.04):
+            watch.watch({"TP0": RankIds(victim.pid, victim.pid)}, [victim.pid])
+            watch.start()
+            model = Model()
+            model.add("TP0", victim.pid)
+            model.hello("TP0", HELLO, time.monotonic_ns())
+            feed = ContentionFeed(model)
+            end = time.monotonic() + 6
+            while time.monotonic() < end:
+                time.sleep(0.1)
+                for _, event in watch.drain():
+                    feed.take(event)
+            got = feed.ranks["TP0"].view(0, time.monotonic_ns())
+        assert got is not None
+        assert got.nr_throttled
+        assert got.throttled_ms is not None
+        assert got.throttled_ms > 1500, got
+        assert got.throttled_ms > 2 * (got.wait_ms or 0.0), got
+        assert got.place is not None
+        assert got.place.quota_cpus == pytest.approx(0.04)
+    finally:
+        watch.stop()
+        victim.kill()
+        victim.wait()

@@ -9,7 +9,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+import pytest
+from sgtop_probes.sched.cgroup import memberships
 from sgtop_probes.sched.types import COLUMNS, KINDS, SchedBatch, SchedSource
 
 _NAME = """
@@ -102,3 +105,39 @@ def rows(batches: Sequence[SchedBatch]) -> list[dict[str, int | str]]:
 def within(a: float, b: float, share: float, floor: float = 0.0) -> bool:
     """Whether two figures agree to a share of the larger one, or to ``floor`` in their own unit."""
     return abs(a - b) <= max(share * max(abs(a), abs(b)), floor)
+
+
+@contextlib.contextmanager
+def quota(pid: int, cpus: float) -> Iterator[None]:
+    """A real quota on one process: version 1 or 2, whichever governs the CPU here."""
+    name = f"sgtop-test-{os.getpid()}"
+    v1, v2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
+    base = v1 if (v1 / "cpu.cfs_quota_us").exists() or (v1 / "cpu.shares").exists() else v2
+    folder = base / name
+    try:
+        folder.mkdir()
+    except OSError as e:
+        pytest.skip(f"no cgroup can be made here: {e}")
+    home = Path(f"/proc/{pid}/cgroup").read_text()
+    back = memberships(home).get(1 if base == v1 else 2, "/")
+    try:
+        try:
+            if base == v1:
+                (folder / "cpu.cfs_quota_us").write_text(str(int(cpus * 100_000)))
+            else:
+                if "cpu" not in (folder / "cgroup.controllers").read_text().split():
+                    pytest.skip("the cpu controller is not delegated to new cgroups here")
+                (folder / "cpu.max").write_text(f"{int(cpus * 100_000)} 100000")
+            (folder / "cgroup.procs").write_text(str(pid))
+        except OSError as e:
+            pytest.skip(f"no quota can be set here: {e}")
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            (base / back.lstrip("/") / "cgroup.procs").write_text(str(pid))
+        for _ in range(100):
+            try:
+                folder.rmdir()
+                break
+            except OSError:
+                time.sleep(0.05)

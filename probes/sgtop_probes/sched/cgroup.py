@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .counters import read
+from .counters import ProcFile, read
 from .types import Throttle
 
 
@@ -21,6 +21,10 @@ class Mount:
     version: int
     root: str
     point: str
+
+
+QUOTA_EVERY = 5
+"""The quota itself, and where the process is, are read again at every so many readings of its counters."""
 
 
 def _unescape(text: str) -> str:
@@ -113,26 +117,43 @@ def _quota(folder: str, version: int) -> tuple[float, int] | None:
 
 
 class ThrottleReader:
-    """The quota's counters of one process. Where its cgroup's folders are is looked up once."""
+    """The quota's counters of one process; follows it when it is moved to another cgroup."""
 
     def __init__(self, pid: int, proc: str = "/proc") -> None:
+        self._mountinfo = f"{proc}/self/mountinfo"
+        self._membership = ProcFile(f"{proc}/{pid}/cgroup")
+        self._where: str | None = None
         self._folders: list[tuple[int, str]] = []
-        where = memberships(read(f"{proc}/{pid}/cgroup") or "")
-        for mount in mounts(read(f"{proc}/self/mountinfo") or ""):
-            if mount.version in where:
-                self._folders += [(mount.version, f) for f in levels(mount, where[mount.version])]
-        # Version 2 beside version 1 (hybrid) has no cpu controller: its cpu.stat lacks the quota's lines.
-        self._folders = [
-            (v, f) for v, f in dict.fromkeys(self._folders) if "nr_periods" in (read(f"{f}/cpu.stat") or "")
-        ]
+        self._stats: list[ProcFile] = []
+        self._quotas: list[tuple[float, int] | None] = []
+        self._reads = 0
+
+    def _look(self) -> None:
+        """Find the folders again where the process has moved, and read their quotas."""
+        where = self._membership.read()
+        if where != self._where and where is not None:
+            self._where = where
+            paths = memberships(where)
+            found: list[tuple[int, str]] = []
+            for mount in mounts(read(self._mountinfo) or ""):
+                if mount.version in paths:
+                    found += [(mount.version, f) for f in levels(mount, paths[mount.version])]
+            # Version 2 beside version 1 (hybrid) has no cpu controller: its cpu.stat lacks the quota's lines.
+            self._folders = [(v, f) for v, f in dict.fromkeys(found) if "nr_periods" in (read(f"{f}/cpu.stat") or "")]
+            self._stats = [ProcFile(f"{f}/cpu.stat") for _, f in self._folders]
+        self._quotas = [_quota(folder, version) for version, folder in self._folders]
 
     def read(self) -> Throttle | None:
         """Counters now; None where no cgroup governs CPU time (or none can be seen)."""
+        if self._reads % QUOTA_EVERY == 0 or not self.has_quota:
+            self._look()
+        self._reads += 1
+        if not self._folders:
+            return None
         best: tuple[float, int, str, int] | None = None
         periods = throttled = ns = 0
-        for version, folder in self._folders:
-            quota = _quota(folder, version)
-            stat = _pairs(read(f"{folder}/cpu.stat"))
+        for (version, folder), file, quota in zip(self._folders, self._stats, self._quotas, strict=True):
+            stat = _pairs(file.read())
             # Counters of a quota that was taken away stay where they are: summing them harms nothing, and a
             # quota that comes and goes does not make the sum jump.
             periods += stat.get("nr_periods", 0)
@@ -140,9 +161,12 @@ class ThrottleReader:
             ns += stat["throttled_usec"] * 1000 if "throttled_usec" in stat else stat.get("throttled_time", 0)
             if quota is not None and (best is None or quota[0] < best[0]):
                 best = (quota[0], quota[1], folder, version)
-        if not self._folders:
-            return None
         if best is None:
             version, folder = self._folders[0]
             return Throttle(folder, version, None, None, periods, throttled, ns)
         return Throttle(best[2], best[3], best[0], best[1], periods, throttled, ns)
+
+    @property
+    def has_quota(self) -> bool:
+        """Whether the reading before found a quota."""
+        return any(q is not None for q in self._quotas)

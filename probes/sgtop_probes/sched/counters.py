@@ -16,9 +16,35 @@ def read(path: str) -> str | None:
         return None
 
 
-def schedstat(pid: int, tid: int, proc: str = "/proc") -> tuple[int, int, int] | None:
+class ProcFile:
+    """A file of procfs or sysfs that is read again and again: opened once, a third of the cost a reading."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._fd = -1
+
+    def read(self) -> str | None:
+        """Its text now, or None when it is gone or may not be read."""
+        try:
+            if self._fd < 0:
+                self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            return os.pread(self._fd, 8192, 0).decode("utf-8", "replace")
+        except OSError:
+            self.close()
+            return None
+
+    def close(self) -> None:
+        """Let go of it."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def parse_schedstat(text: str | None) -> tuple[int, int, int] | None:
     """(ns on a CPU, ns waiting in a run queue, slices), or None."""
-    text = read(f"{proc}/{pid}/task/{tid}/schedstat")
     try:
         run, wait, slices = map(int, (text or "").split())
     except ValueError:
@@ -26,10 +52,20 @@ def schedstat(pid: int, tid: int, proc: str = "/proc") -> tuple[int, int, int] |
     return run, wait, slices
 
 
+def schedstat(pid: int, tid: int, proc: str = "/proc") -> tuple[int, int, int] | None:
+    """(ns on a CPU, ns waiting in a run queue, slices), or None."""
+    return parse_schedstat(read(f"{proc}/{pid}/task/{tid}/schedstat"))
+
+
 def context_switches(pid: int, tid: int, proc: str = "/proc") -> tuple[int, int] | None:
     """(voluntary, involuntary), or None."""
+    return parse_switches(read(f"{proc}/{pid}/task/{tid}/status"))
+
+
+def parse_switches(text: str | None) -> tuple[int, int] | None:
+    """(voluntary, involuntary) from a ``status`` file, or None."""
     found: dict[str, int] = {}
-    for line in (read(f"{proc}/{pid}/task/{tid}/status") or "").splitlines():
+    for line in (text or "").splitlines():
         name, _, value = line.partition(":")
         if name.endswith("ctxt_switches"):
             found[name] = int(value)
@@ -41,7 +77,11 @@ def context_switches(pid: int, tid: int, proc: str = "/proc") -> tuple[int, int]
 
 def stat(pid: int, tid: int, proc: str = "/proc") -> tuple[str, str, int, int] | None:
     """(comm, state letter, ticks of CPU used, CPU it ran on last), or None. A tick is 1/SC_CLK_TCK s."""
-    text = read(f"{proc}/{pid}/task/{tid}/stat")
+    return parse_stat(read(f"{proc}/{pid}/task/{tid}/stat"))
+
+
+def parse_stat(text: str | None) -> tuple[str, str, int, int] | None:
+    """As ``stat``, from the file's text."""
     if not text or ")" not in text:
         return None
     head, _, rest = text.rpartition(")")
@@ -68,6 +108,8 @@ class ThreadReader:
     def __init__(self, pid: int, tid: int, proc: str = "/proc") -> None:
         self.pid, self.tid = pid, tid
         self._proc = proc
+        base = f"{proc}/{pid}/task/{tid}"
+        self._stat, self._status, self.schedstat = (ProcFile(f"{base}/{n}") for n in ("stat", "status", "schedstat"))
         self._slow_at = 0
         self._migrations: int | None = None
         self._switches: tuple[int, int] | None = None
@@ -76,7 +118,7 @@ class ThreadReader:
 
     def read(self, now: int) -> ThreadCounters | None:
         """The counters at ``now`` (ns), or None when the thread is gone."""
-        st = stat(self.pid, self.tid, self._proc)
+        st = parse_stat(self._stat.read())
         if st is None:
             return None
         _comm, state, _ticks, cpu = st
@@ -89,8 +131,8 @@ class ThreadReader:
                 got = migrations(self.pid, self.tid, self._proc)
                 self._counts_moves = got is None
                 self._migrations = 0 if got is None else got
-        self._switches = context_switches(self.pid, self.tid, self._proc)
-        ss = schedstat(self.pid, self.tid, self._proc)
+        self._switches = parse_switches(self._status.read())
+        ss = parse_schedstat(self.schedstat.read())
         return ThreadCounters(
             pid=self.pid,
             tid=self.tid,

@@ -9,11 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from .counters import schedstat
-from .side import COUNTERS_NS, Side
+from .counters import ProcFile, parse_schedstat
+from .side import Side
 from .threads import WatchList
 from .types import SPREAD, UNKNOWN, Needs, Rows, SchedBatch, ThreadCounters, Watched
 
+_COUNTERS_NS = 200_000_000
 _NOISE_NS = 20_000
 """Waits this short in a slice are the cost of waking up, and no row."""
 
@@ -39,12 +40,17 @@ class LevelD:
         self._pids: dict[int, int] = {}
         self._waits: dict[int, tuple[int, int]] = {}
         self._cpus: dict[int, int] = {}
-        self._side = Side(watched, suspects=True, every_ns=COUNTERS_NS // 2)
+        self._files: dict[int, ProcFile] = {}
+        self._side = Side(watched, suspects=True, every_ns=_COUNTERS_NS)
         self._map()
 
     def _map(self) -> None:
         self._pids = {w.tid: w.pid for w in self._list.watched}
         self._waits = {t: v for t, v in self._waits.items() if t in self._list.tids}
+        self._files = {
+            t: self._files.get(t) or ProcFile(f"/proc/{self._pids.get(t, t)}/task/{t}/schedstat")
+            for t in self._list.tids
+        }
 
     def watch(self, watched: Sequence[Watched]) -> None:
         """Watch these from now on."""
@@ -68,7 +74,7 @@ class LevelD:
                 self._cpus[c.tid] = c.cpu
         rows, cpus = Rows(), set[int]()
         for tid in self._list.tids:
-            got = schedstat(self._pids.get(tid, tid), tid)
+            got = parse_schedstat(self._files[tid].read())
             if got is None:
                 self._waits.pop(tid, None)
                 continue

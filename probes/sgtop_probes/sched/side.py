@@ -11,7 +11,10 @@ from .counters import ThreadReader
 from .suspects import Suspects
 from .types import Open, Rows, SchedBatch, Suspect, ThreadCounters, Throttle, Watched
 
-COUNTERS_NS = 200_000_000
+COUNTERS_NS = 1_000_000_000
+"""Counters of threads, where the events tell the story."""
+THROTTLE_NS = 200_000_000
+"""Counters of a quota: what waits were is decided by them."""
 
 
 class Side:
@@ -20,31 +23,32 @@ class Side:
     def __init__(self, watched: Sequence[Watched], *, every_ns: int = COUNTERS_NS, suspects: bool = False) -> None:
         """``suspects``: look for likely culprits in /proc, because the events do not name them."""
         self._every = every_ns
-        self._next = 0
+        self._next = self._next_throttle = 0
         self._since = time.monotonic_ns()
         self._suspects = Suspects() if suspects else None
         self._threads: list[ThreadReader] = []
         self._throttle: dict[int, ThrottleReader] = {}
-        self._last: tuple[ThreadCounters, ...] = ()
         self.watch(watched)
 
     def watch(self, watched: Sequence[Watched]) -> None:
         """Read these from now on."""
         self._threads = [ThreadReader(w.pid, w.tid) for w in watched]
         self._throttle = {w.pid: ThrottleReader(w.pid) for w in watched}
-        self._last = ()
-        self._next = 0
+        self._next = self._next_throttle = 0
 
     def counters(self, now: int) -> tuple[ThreadCounters, ...]:
         """Counters when they are due, else nothing."""
         if now < self._next:
             return ()
         self._next = now + self._every
-        self._last = tuple(c for c in (r.read(now) for r in self._threads) if c is not None)
-        return self._last
+        return tuple(c for c in (r.read(now) for r in self._threads) if c is not None)
 
-    def throttle(self) -> dict[int, Throttle]:
-        """Quota counters by watched pid."""
+    def throttle(self, now: int) -> dict[int, Throttle]:
+        """Quota counters by watched pid when they are due, else nothing."""
+        if now < self._next_throttle:
+            return {}
+        limited = any(r.has_quota for r in self._throttle.values())
+        self._next_throttle = now + (THROTTLE_NS if limited else COUNTERS_NS)
         out = {}
         for pid, reader in self._throttle.items():
             got = reader.read()
@@ -82,7 +86,7 @@ class Side:
             comms=rows.comms(),
             open=opened,
             threads=counters,
-            throttle=self.throttle() if counters else {},
+            throttle=self.throttle(begun),
             suspects=suspects,
             lost=lost,
             migrations=dict(migrations or {}),

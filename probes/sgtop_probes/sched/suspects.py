@@ -1,7 +1,7 @@
 """Likely culprits without kernel samples: threads that used the CPU on which a watched thread waited.
 
 Levels C and D know that a thread waited, not for whom. A scan of /proc costs about 10 µs a thread, so it is made only
-while somebody waits, processes first, and never more often than keeps it under a hundredth of a core.
+while somebody waits, processes first, and never more often than keeps it under a third of a percent of a core.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .counters import TICKS_PER_S, stat
 from .threads import threads_of
 from .types import Suspect
 
-SHARE = 0.01
+SHARE = 0.003
 EVERY_S = 1.0
 KEEP = 4
 IDLE_SCANS = 2
