@@ -28,14 +28,16 @@ WATERMARK: Mapping[str, tuple[str, ...]] = {
 """Columns whose maximum is the time at which a row became known; tables are in this order."""
 
 
-TIMES: Mapping[str, tuple[str, ...]] = {
-    "step": ("t0", "t1"),
-    "forward": ("t0", "t1", "gpu0", "gpu1", "gpu2"),
-    "stage": ("t0", "t1"),
-    "gc": ("t0", "t1"),
-    "result": ("t",),
-    "queue": ("t",),
+_TIMES: Mapping[str, slice] = {
+    "step": slice(2, 4),
+    "forward": slice(3, 8),
+    "stage": slice(1, 3),
+    "gc": slice(1, 3),
+    "result": slice(1, 2),
+    "queue": slice(0, 1),
 }
+"""Columns of each table that are times; they stand side by side."""
+
 _OLDEST_NS = 3_600_000_000_000
 
 
@@ -87,12 +89,13 @@ def _view(raw: Any) -> I64:
 class Inbox:
     """Frames of one rank, held until the time of their rows has passed.
 
-    ``put`` never copies; ``take`` joins. Bounded by ``max_rows`` a table: what does not fit is dropped, oldest first,
-    and counted in ``dropped``.
+    ``put`` never copies; ``take`` joins all columns of a table into one array of (column, row). Bounded by ``max_rows`` a
+    table: what does not fit is dropped, oldest first, and counted in ``dropped``.
     """
 
     def __init__(self, max_rows: int = 500_000) -> None:
         self._frames: dict[str, list[Mapping[str, Raw]]] = {t: [] for t in TABLES}
+        self._left: dict[str, I64 | None] = dict.fromkeys(TABLES)
         self._rows = dict.fromkeys(TABLES, 0)
         self._max = max_rows
         self.dropped: dict[str, int] = {}
@@ -115,6 +118,7 @@ class Inbox:
         if self._rows[table] + n > self._max:
             self.dropped[table] = self.dropped.get(table, 0) + self._rows[table]
             frames.clear()
+            self._left[table] = None
             self._rows[table] = 0
         if not TABLES[table].keys() <= cols.keys():
             cols = {c: cols.get(c, b"\xff" * (8 * n)) for c in TABLES[table]}
@@ -126,26 +130,32 @@ class Inbox:
         """The rows of ``table`` that became known at or before ``until`` (ns), or None where there are none."""
         if not self._rows[table]:
             return None
-        frames = self._frames[table]
-        if len(frames) == 1:
-            cols = {c: _view(frames[0][c]) for c in TABLES[table]}
+        frames, names = self._frames[table], tuple(TABLES[table])
+        left = self._left[table]
+        if frames:
+            raw = b"".join([f[c] for c in names for f in frames])
+            new = _view(raw).reshape(len(names), -1)
+            rows = new if left is None else np.concatenate([left, new], axis=1)
+            frames.clear()
         else:
-            cols = {c: _view(b"".join([f[c] for f in frames])) for c in TABLES[table]}
+            assert left is not None
+            rows = left
         marks = WATERMARK[table]
-        mark = cols[marks[0]] if len(marks) == 1 else np.maximum(cols[marks[0]], cols[marks[1]])
+        first = rows[names.index(marks[0])]
+        mark = first if len(marks) == 1 else np.maximum(first, rows[names.index(marks[1])])
         n = cut = len(mark)
         if int(mark[-1]) > until:
             # rows are in the order in which they became known, but for a rare swap between threads
             cut = int(np.searchsorted(np.maximum.accumulate(mark), until, "right"))
-        frames.clear()
-        if cut < n:
-            frames.append({c: v[cut:].tobytes() for c, v in cols.items()})
-            cols = {c: v[:cut] for c, v in cols.items()}
+        self._left[table] = rows[:, cut:] if cut < n else None
         self._rows[table] = n - cut
+        if not cut:
+            return None
+        rows = rows[:, :cut]
+        times = rows[_TIMES[table]]
         low = until - _OLDEST_NS
-        for c in TIMES[table]:
-            v = cols[c]
-            if cut and (int(v.min()) < low or int(v.max()) > until):
-                # a time that cannot be is not worth an hour of cells; -1 is "not known" and stays
-                cols[c] = np.where(v == -1, v, np.minimum(np.maximum(v, low), until))
-        return Batch(table, cols) if cut else None
+        if int(times.min()) < low or int(times.max()) > until:
+            # a time that cannot be is not worth an hour of cells; -1 is "not known" and stays
+            rows = rows.copy()
+            rows[_TIMES[table]] = np.where(times == -1, times, np.minimum(np.maximum(times, low), until))
+        return Batch(table, dict(zip(names, rows, strict=True)))

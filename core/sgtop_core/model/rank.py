@@ -196,13 +196,15 @@ class RankState:
         """Add amounts by key (a mode number) to the tick that ends now, one name for each column."""
         if not len(key):
             return
-        table = np.stack(amounts)
-        low, high = int(key.min()), int(key.max())
-        for k in (low,) if low == high else np.flatnonzero(np.bincount(key)).tolist():
+        modes = np.flatnonzero(np.bincount(key))
+        table = np.array(amounts)
+        # amounts × (row of this mode?) is the sum by mode
+        sums = table.sum(axis=1)[None] if len(modes) == 1 else (key == modes[:, None]).astype(np.int64) @ table.T
+        for k, of_mode in zip(modes.tolist(), sums, strict=True):
             rows = self._blocks.get((names, k))
             if rows is None:
                 rows = self._blocks[names, k] = np.array([self.sums.row((what, k)) for what in names], np.int64)
-            self.sums.add_now(rows, table.sum(axis=1) if low == high else table[:, key == k].sum(axis=1))
+            self.sums.add_now(rows, of_mode)
 
     def _stage(self, b: Batch) -> None:
         stage, t0, t1 = b["stage"], b["t0"], b["t1"]

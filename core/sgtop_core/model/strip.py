@@ -18,6 +18,8 @@ CELL_NS = 80_000_000
 CELLS = 128
 _SCALES = (1, 6, 60)
 _MAX_CODES = 64
+_MANY = 96
+"""Portions of spans that are kept; three come a tick, and the shortest strip shows 40 ticks."""
 
 
 class Strip:
@@ -29,6 +31,9 @@ class Strip:
         # [certain or under way, cell, code] ns
         self._ns = [np.zeros((2, CELLS, 8), np.int64) for _ in _SCALES]
         self._head = [-1] * len(_SCALES)
+        self._spans: list[tuple[I64, I64, I64]] = []
+        """(2 × code + whether under way, start, end): cells are worked out when a window is read."""
+        self._done = [0] * len(_SCALES)
 
     def code(self, mode: str, eager: bool = False) -> int:
         """Number of a kind of cell, for ``add``."""
@@ -54,19 +59,31 @@ class Strip:
 
     def add(self, code: I64, t0: I64, t1: I64, certain: bool = True) -> None:
         """Add spans (ns) of the kinds ``code``; ``certain`` False: a step was under way."""
-        which, cell, a, b = split(t0, t1, CELL_NS)
-        if not len(cell):
+        if not len(code):
             return
-        kinds, ns = code[which], b - a
-        for i, scale in enumerate(_SCALES):
-            at = cell // scale
-            ok = (at > self._head[i] - CELLS) & (at <= self._head[i])
-            width = self._ns[i].shape[2]
-            flat = (at[ok] % CELLS) * width + kinds[ok]
-            np.add.at(self._ns[i][0 if certain else 1].reshape(-1), flat, ns[ok])
+        self._spans.append((2 * code + (0 if certain else 1), t0, t1))
+        if len(self._spans) >= _MANY:
+            for i in range(len(_SCALES)):
+                self._settle(i)
+            self._spans.clear()
+            self._done = [0] * len(_SCALES)
+
+    def _settle(self, i: int) -> None:
+        todo = self._spans[self._done[i] :]
+        self._done[i] = len(self._spans)
+        if not todo:
+            return
+        kind, t0, t1 = (np.concatenate([s[k] for s in todo]) for k in range(3))
+        which, cell, a, b = split(t0, t1, CELL_NS * _SCALES[i])
+        ok = (cell > self._head[i] - CELLS) & (cell <= self._head[i])
+        kinds = kind[which][ok]
+        width = self._ns[i].shape[2]
+        flat = ((kinds % 2) * CELLS + cell[ok] % CELLS) * width + kinds // 2
+        np.add.at(self._ns[i].reshape(-1), flat, (b - a)[ok])
 
     def read(self, level: int) -> tuple[Cell, ...]:
         """Cells, oldest first."""
+        self._settle(level)
         order = np.arange(self._head[level] - CELLS + 1, self._head[level] + 1) % CELLS
         sure, step = self._ns[level]
         top = np.where(sure.any(axis=1), sure.argmax(axis=1), np.where(step.any(axis=1), step.argmax(axis=1), 0))

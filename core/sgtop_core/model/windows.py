@@ -123,6 +123,8 @@ class HistBank(Generic[K]):
         self._max: list[I64] = [np.zeros((8, w.slots), np.int64) for w in WINDOWS]
         self._medians: list[F64] = [np.full((8, w.slots), np.nan) for w in WINDOWS]
         self._traced: list[int] = []
+        self._owed: tuple[I32, I64, I64] | None = None
+        """What the windows from the second on have not got yet: histograms, totals, maxima."""
 
     def row(self, key: K, trace: bool = False) -> int:
         """Row number of ``key``, for ``add``. ``trace``: keep the median of every slot, for ``medians``."""
@@ -145,6 +147,8 @@ class HistBank(Generic[K]):
     def commit(self, end: int) -> None:
         """Move every window to ``end`` and add what was collected to its last slot."""
         n = len(self._keys.rows)
+        if (end - 1) // WINDOWS[1].slot_ns > self._rings[1].head:
+            self._settle()
         for i, ring in enumerate(self._rings):
             old = ring.forward(end)
             if old is not None:
@@ -166,14 +170,30 @@ class HistBank(Generic[K]):
         np.add.at(total, k, v)
         top = np.zeros(n, np.int64)
         np.maximum.at(top, k, v)
-        for i, ring in enumerate(self._rings):
-            s = ring.slot
-            self._hist[i][:n, s] += delta
-            self._window[i][:n] += delta
-            self._sum[i][:n, s] += total
-            np.maximum(self._max[i][:n, s], top, out=self._max[i][:n, s])
-            if self._traced:
-                self._medians[i][self._traced, s] = self._median(self._hist[i][self._traced, s])
+        self._put(0, delta, total, top)
+        # the longer windows get several ticks at once, when their slot ends or somebody reads them
+        if self._owed is None or len(self._owed[1]) < n:
+            self._settle()
+            self._owed = (delta, total, top)
+        else:
+            self._owed[0][:] += delta
+            self._owed[1][:] += total
+            np.maximum(self._owed[2], top, out=self._owed[2])
+
+    def _put(self, i: int, delta: I32, total: I64, top: I64) -> None:
+        n, s = len(total), self._rings[i].slot
+        self._hist[i][:n, s] += delta
+        self._window[i][:n] += delta
+        self._sum[i][:n, s] += total
+        np.maximum(self._max[i][:n, s], top, out=self._max[i][:n, s])
+        if self._traced:
+            self._medians[i][self._traced, s] = self._median(self._hist[i][self._traced, s])
+
+    def _settle(self) -> None:
+        if self._owed is not None:
+            for i in range(1, len(WINDOWS)):
+                self._put(i, *self._owed)
+            self._owed = None
 
     def _median(self, hist: I32) -> F64:
         c = np.cumsum(hist, axis=1)
@@ -186,6 +206,8 @@ class HistBank(Generic[K]):
         n = len(self._keys.rows)
         if n == 0:
             return {}
+        if level:
+            self._settle()
         c = np.cumsum(self._window[level][:n], axis=1)
         count = c[:, -1]
         p50, p99 = (
@@ -208,6 +230,8 @@ class HistBank(Generic[K]):
 
     def histogram(self, level: int, key: K) -> I32:
         """Counts by bin in the window; a view, not to be changed."""
+        if level:
+            self._settle()
         counts: I32 = self._window[level][self._keys.rows[key]]
         return counts
 
@@ -216,6 +240,8 @@ class HistBank(Generic[K]):
         r = self._keys.rows.get(key)
         if r is None:
             return []
+        if level:
+            self._settle()
         return [None if v != v else v for v in self._medians[level][r][self._rings[level].order()].tolist()]
 
 
@@ -230,6 +256,8 @@ class TimeBank(Generic[K]):
         self._keys: _Keys[K] = _Keys()
         self._rings = [_Ring(w) for w in WINDOWS]
         self._sum: list[I64] = [np.zeros((8, w.slots), np.int64) for w in WINDOWS]
+        self._owed: list[tuple[I64, I64, I64]] = []
+        """(rows, ticks, amounts) that the windows from the second on have not got yet."""
 
     def row(self, key: K) -> int:
         """Row number of ``key``, for ``add``."""
@@ -240,6 +268,8 @@ class TimeBank(Generic[K]):
 
     def advance(self, end: int) -> None:
         """Move every window to ``end``."""
+        if (end - 1) // WINDOWS[1].slot_ns > self._rings[1].head:
+            self._settle()
         for i, ring in enumerate(self._rings):
             old = ring.forward(end)
             if old is not None:
@@ -247,13 +277,21 @@ class TimeBank(Generic[K]):
 
     def add(self, rows: I64, t0: I64, t1: I64) -> None:
         """Add intervals of ns to ``rows``; call after ``advance``."""
+        now = self._rings[0].head * TICK_NS
+        if len(t0) and bool(np.all(t0 >= now)):  # the common case: all in the newest tick
+            self.add_now(rows, t1 - t0)
+            return
         which, tick, a, b = split(t0, t1, TICK_NS)
         self.add_ticks(rows[which], tick, b - a)
 
     def add_now(self, rows: I64, amounts: I64) -> None:
-        """Add amounts that belong to the newest tick; ``rows`` are all different."""
-        for ring, sums in zip(self._rings, self._sum, strict=True):
-            sums[rows, ring.slot] += amounts
+        """Add amounts that belong to the newest tick."""
+        sums = np.zeros(len(self._keys.rows), np.int64)
+        np.add.at(sums, rows, amounts)
+        hit = np.flatnonzero(sums)
+        if len(hit):
+            self._sum[0][hit, self._rings[0].slot] += sums[hit]
+            self._owed.append((hit, np.full(len(hit), self._rings[0].head, np.int64), sums[hit]))
 
     def add_ticks(self, rows: I64, tick: I64, amounts: I64) -> None:
         """Add amounts that belong to the tick number ``tick`` (t // TICK_NS)."""
@@ -268,19 +306,33 @@ class TimeBank(Generic[K]):
             np.add.at(dense, rows * width + (tick - low), amounts)
             hit = np.flatnonzero(dense)
             rows, tick, amounts = hit // width, hit % width + low, dense[hit]
-        for ring, sums in zip(self._rings, self._sum, strict=True):
-            w = ring.window
-            slot = tick // (w.slot_ns // TICK_NS)
-            ok = (slot > ring.head - w.slots) & (slot <= ring.head)
-            np.add.at(sums.reshape(-1), (rows * w.slots + slot % w.slots)[ok], amounts[ok])
+        self._put(0, rows, tick, amounts)
+        self._owed.append((rows, tick, amounts))
+
+    def _put(self, i: int, rows: I64, tick: I64, amounts: I64) -> None:
+        ring, w = self._rings[i], self._rings[i].window
+        slot = tick // (w.slot_ns // TICK_NS)
+        ok = (slot > ring.head - w.slots) & (slot <= ring.head)
+        np.add.at(self._sum[i].reshape(-1), (rows * w.slots + slot % w.slots)[ok], amounts[ok])
+
+    def _settle(self) -> None:
+        if self._owed:
+            rows, tick, amounts = (np.concatenate([o[k] for o in self._owed]) for k in range(3))
+            self._owed.clear()
+            for i in range(1, len(WINDOWS)):
+                self._put(i, rows, tick, amounts)
 
     def read(self, level: int) -> dict[K, int]:
         """Amount by key in the window, keys that are 0 left out."""
+        if level:
+            self._settle()
         n = len(self._keys.rows)
         sums = self._sum[level][:n].sum(axis=1).tolist()
         return {k: v for k, v in zip(self._keys.rows, sums, strict=True) if v}
 
     def slots(self, level: int, key: K) -> I64 | None:
         """Amounts of the slots, oldest first."""
+        if level:
+            self._settle()
         r = self._keys.rows.get(key)
         return None if r is None else self._sum[level][r][self._rings[level].order()]
