@@ -18,8 +18,10 @@ from tools.sglang_cpu.install import VERSIONS
 
 # A KV pool in which sixteen requests of 260 tokens do not fit, and a scheduler that hopes they do: some are retracted.
 CROWDED = Config(
-    flags=("--enable-mixed-chunk", "--max-total-tokens", "2200", "--max-running-requests", "16")
-    + ("--schedule-conservativeness", "0.1")
+    flags=(
+        *("--enable-mixed-chunk", "--max-total-tokens", "2200", "--max-running-requests", "16"),
+        *("--schedule-conservativeness", "0.1"),
+    )
 ).logging_steps()
 PREFILL = ("EXTEND", "MIXED")
 
