@@ -177,6 +177,15 @@ def test_recorder_writes_what_it_was_told(tmp_path: Path) -> None:
     assert r.state().lost == 0
 
 
+def test_no_token_in_a_recording(tmp_path: Path) -> None:
+    r = Recorder()
+    r.start(tmp_path / "x.sgtop")
+    r.tap("TP0", {**frames.hello(0), "token": "a secret"}, 1)
+    r.close()
+    with Recording(tmp_path / "x.sgtop") as rec:
+        assert next(iter(rec)).frame["token"] == ""
+
+
 def test_a_recording_begun_late_knows_the_hellos(tmp_path: Path) -> None:
     r = Recorder()
     feed(r)

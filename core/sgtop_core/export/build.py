@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -111,7 +112,11 @@ def build(got: Gathered, *, lo: int, hi: int, marks: Sequence[Mark] = (), title:
 
 
 def _about(h: Mapping[str, Any]) -> str:
-    parts = [str(h.get("model") or ""), f"SGLang {h['sglang']}" if h.get("sglang") else "", str(h.get("device") or "")]
+    parts = [
+        PurePath(str(h.get("model") or "")).name,
+        f"SGLang {h['sglang']}" if h.get("sglang") else "",
+        str(h.get("device") or ""),
+    ]
     return ", ".join(p for p in parts if p)
 
 
@@ -123,8 +128,12 @@ def _rank_tracks(label: str, s: _Source, names: Names, lo: int, hi: int) -> list
     def mode(m: int) -> str:
         return str(mode_names.get(m, f"MODE_{m}"))
 
+    captured = s.hello.get("graph")
+    graphs = isinstance(captured, Mapping) and any(captured.get(k) for k in ("decode", "prefill", "verify", "draft"))
+
     def graph(g: int) -> str:
-        return {1: " graph", 0: " eager"}.get(g, "")
+        # Where no graph was captured (a CPU server), "eager" says nothing.
+        return {1: " graph", 0: " eager"}.get(g, "") if graphs else ""
 
     st = s.table("step", lo=lo, hi=hi)
     fw = s.table("forward", lo=lo, hi=hi)

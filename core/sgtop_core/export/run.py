@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sgtop_core.recording.errors import RecordingError
-from sgtop_core.recording.feed import Feed
+from sgtop_core.recording.marks import findings
 from sgtop_core.recording.reader import Recording
 
 from . import html, perfetto
@@ -49,30 +49,12 @@ def timeline(
     if cut:
         hi = got.last_ns
     hello = next((s.hello for s in got.sources.values() if s.hello), {})
-    title = f"{hello.get('model') or 'sgtop'}: {Path(recording.name).name}"
-    return build(got, lo=lo, hi=hi, marks=alerts(recording, hi), title=title), cut
+    title = f"{Path(str(hello.get('model') or 'sgtop')).name}: {Path(recording.name).name}"
+    return build(got, lo=lo, hi=hi, marks=_alerts(recording, hi), title=title), cut
 
 
-def alerts(recording: Recording, until_ns: int) -> list[Mark]:
-    """Where findings began and ended, by feeding the recording through the model."""
-    feed = Feed()
-    marks: list[Mark] = []
-    active: dict[tuple[str, str | None], str] = {}
-    for e in recording:
-        if e.mono_ns > until_ns:
-            break
-        if not feed.take(e):
-            continue
-        now = {(a.id, a.rank): a for a in feed.model.alerts if a.active}
-        for key, a in now.items():
-            if key not in active:
-                text = f"{a.evidence} → {a.next}" if a.next else a.evidence
-                marks.append(Mark(feed.now, a.rank or "server", a.severity, a.title, text))
-        for key, title in active.items():
-            if key not in now:
-                marks.append(Mark(feed.now, key[1] or "server", "info", f"ended: {title}"))
-        active = {key: a.title for key, a in now.items()}
-    return marks
+def _alerts(recording: Recording, until_ns: int) -> list[Mark]:
+    return [Mark(m.mono_ns, m.rank or "server", m.severity, m.title, m.text) for m in findings(recording, until_ns)]
 
 
 def export(

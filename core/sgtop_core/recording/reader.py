@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -21,6 +22,7 @@ class Recording:
     """
 
     def __init__(self, source: str | os.PathLike[str] | BinaryIO) -> None:
+        self._path = source if isinstance(source, (str, os.PathLike)) else None
         if isinstance(source, (str, os.PathLike)):
             self.name = str(source)
             try:
@@ -123,6 +125,13 @@ class Recording:
                         continue
                 return keep.entries()
         return []
+
+    def reopen(self) -> Recording:
+        """The same recording once more, with a position of its own."""
+        if self._path is not None:
+            return Recording(self._path)
+        self._file.seek(0)
+        return Recording(BytesIO(self._file.read()))
 
     def close(self) -> None:
         """Close the file."""

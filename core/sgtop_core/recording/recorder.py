@@ -97,6 +97,8 @@ class Recorder:
 
     def tap(self, source: str, frame: wire.Frame, mono_ns: int) -> None:
         """Take one frame, as it goes to the model. Microseconds; safe from any thread."""
+        if "token" in frame:
+            frame = {**frame, "token": ""}  # a recording is passed on; the key to a running agent must not be in it
         cols = frame.get("c")
         n = frame.get("n")
         weight = 8 * n * len(cols) if isinstance(n, int) and isinstance(cols, dict) else _PLAIN_BYTES

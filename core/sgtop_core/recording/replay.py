@@ -189,6 +189,8 @@ class ReplaySession:
         where = f"{(self._at - self.recording.start_ns) / 1e9:.1f} of {self.recording.seconds:.1f} s"
         state = "ended" if self._ended else "paused" if self._paused else f"{self._speed:g}×"
         damage = f", {self.recording.damage} damaged parts skipped" if self.recording.damage else ""
+        if self._feed.malformed:
+            damage += f", {self._feed.malformed} entries that this sgtop cannot read"
         return f"replay {where}, {state}{damage}" + (f"; then: {live}" if live else "")
 
     def _rewind(self, target: int) -> None:

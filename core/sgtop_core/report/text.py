@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import PurePath
 
 from .figures import Figures
 from .tables import Table, grid, tables
@@ -13,7 +14,9 @@ def head(f: Figures) -> Iterator[str]:
     """What was recorded, when, how, and what is missing from it."""
     s = f.server
     size = " ".join(f"{n}{v}" for n, v in (("TP", s.tp), ("DP", s.dp), ("PP", s.pp)) if v and (v > 1 or n == "TP"))
-    yield " ".join(x for x in (s.model or "?", size, f"SGLang {s.sglang_version}" if s.sglang_version else "") if x)
+    yield " ".join(
+        x for x in (PurePath(s.model or "?").name, size, f"SGLang {s.sglang_version}" if s.sglang_version else "") if x
+    )
     began = "" if f.start_unix is None else time.strftime("%Y-%m-%d %H:%M:%S, ", time.localtime(f.start_unix))
     port = f", port {s.port}" if s.port else ""
     yield f"{began}{f.seconds:.1f} s, attached through {f.way or '–'}{port}: {f.file}"

@@ -73,10 +73,10 @@ function drawRow(u, ctx, row, top, height, state) {
 
 function timeAxis(show) {
   return {
-    show, stroke: css("--dim"), grid: { stroke: css("--grid"), width: 1 }, ticks: { stroke: css("--grid"), width: 1 }, size: show ? 30 : 0,
+    show, stroke: css("--dim"), grid: { stroke: css("--grid"), width: 1 }, ticks: { stroke: css("--grid"), width: 1 }, size: show ? 30 : 0, space: 90,
     values: (u, splits) => {
       const step = splits.length > 1 ? splits[1] - splits[0] : 1;
-      const [unit, scale] = step >= 0.5 ? ["s", 1] : step >= 5e-4 ? ["ms", 1e3] : ["µs", 1e6];
+      const [unit, scale] = step >= 0.1 ? ["s", 1] : ["ms", 1e3];
       const digits = Math.max(0, Math.min(6, -Math.floor(Math.log10(step * scale) + 1e-9)));
       return splits.map((v) => (v * scale).toFixed(digits) + " " + unit);
     },
@@ -170,7 +170,7 @@ function counterAreas(state, host) {
     host.appendChild(box);
     const data = uPlot.join(list.map((c) => [Array.from(c.t, (t) => t / NS), Array.from(c.v, (v) => (Number.isNaN(v) ? null : v))]));
     const opts = common(state, "counters", `${[...new Set(list.map((c) => c.name.replace(/_/g, " ")))].join(", ")} (${unit})`, 112, false);
-    opts.scales.y = { range: (u, lo, hi) => [Math.min(0, lo ?? 0), Math.max(hi ?? 0, 1e-9) * 1.1] };
+    opts.scales.y = { range: (u, lo, hi) => [Math.min(0, lo ?? 0), (hi > 0 ? hi : 1) * 1.1] };
     opts.series = [{}, ...list.map((c) => ({
       label: `${c.group} ${c.name}`, stroke: colour(c.group + c.name), width: 1.5, spanGaps: true, points: { show: false },
     }))];

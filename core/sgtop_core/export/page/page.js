@@ -9,7 +9,7 @@ async function main() {
   const $ = (id) => document.getElementById(id);
   $("title").textContent = model.title;
   const plots = [
-    spanArea(state, "gpu", "GPU: forwards and kernels", $("gpu")),
+    spanArea(state, "gpu", "Forwards and kernels", $("gpu")),
     spanArea(state, "cpu", "CPU: stages, steps, who ran", $("cpu")),
     ...counterAreas(state, $("counters")),
   ].filter(Boolean);

@@ -1,0 +1,171 @@
+"""Reports count what the frames hold; a diff finds what changed and leaves noise alone."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses as dc
+import io
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sgtop_core.model.snapshot import Server
+from sgtop_core.recording.chunk import Entry
+from sgtop_core.recording.errors import RecordingError
+from sgtop_core.recording.reader import Recording
+from sgtop_core.report import diff, tables, text
+from sgtop_core.report.figures import Figures, RankFigures
+from sgtop_core.report.measure import measure
+
+from tests.recording import recordings
+from tests.recording.live import Live
+
+
+def measured(live: Live, path: Path) -> Figures:
+    with Recording(live.write(path)) as r:
+        return measure(r)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Live, Figures]]:
+    folder = tmp_path_factory.mktemp("report")
+    out = {}
+    for name, scene, seed in (("a", "decode-bound", 1), ("again", "decode-bound", 2), ("eager", "eager-fallback", 3)):
+        live = Live(scene, seed).run(31.7)
+        out[name] = (live, measured(live, folder / f"{name}.sgtop"))
+    return out
+
+
+def test_steps_and_tokens_are_counted_to_the_last_one(runs: dict[str, tuple[Live, Figures]]) -> None:
+    """Whole recording, odd part of a block included; only what came after the last snapshot's window is not in."""
+    for live, f in (runs["a"], runs["eager"]):
+        for rank in f.ranks:
+            state = live.model.slots[rank.rank].state
+            assert state is not None
+            steps: Counter[str] = Counter()
+            tokens: Counter[str] = Counter()
+            for source, frame, _ in live.entries:
+                if source == rank.rank and frame.get("e") == "step":
+                    c = {k: memoryview(v).cast("q").tolist() for k, v in frame["c"].items()}
+                    for mode, t1, n in zip(c["mode"], c["t1"], c["tokens"], strict=True):
+                        if t1 <= live.model.end:
+                            steps[state.mode_name(mode)] += 1
+                            tokens[state.mode_name(mode)] += n
+            assert {m: x.steps for m, x in rank.modes.items()} == dict(steps)
+            assert {m: x.tokens for m, x in rank.modes.items()} == dict(tokens)
+            assert rank.seconds == pytest.approx((live.model.end - state.start) / 1e9)
+
+
+def test_causes_sum_to_the_gaps(runs: dict[str, tuple[Live, Figures]]) -> None:
+    for _, f in runs.values():
+        for rank in f.ranks:
+            assert rank.gaps_ms is not None
+            assert sum(rank.causes_ms.values()) == pytest.approx(rank.gaps_ms.total, rel=0.02)
+            assert sum(rank.stages_s.values()) == pytest.approx(rank.seconds, rel=0.01)
+
+
+def test_text(runs: dict[str, tuple[Live, Figures]]) -> None:
+    out = text.text(runs["eager"][1])
+    assert out.startswith("tiny TP2 SGLang 0.5.20\n")
+    for part in ("Steps by mode", "DECODE", "Gaps between forwards by cause", "Findings", "decode runs eager", "→ "):
+        assert part in out
+    healthy = text.text(runs["a"][1])
+    assert "No findings." in healthy
+
+
+def test_text_says_what_is_missing(runs: dict[str, tuple[Live, Figures]]) -> None:
+    f = dc.replace(runs["a"][1], complete=False, damage=2, lost={"step": 7})
+    out = text.text(f)
+    assert "broken off" in out
+    assert "2 damaged parts" in out
+    assert "7 rows of step were lost" in out
+
+
+def test_json_and_csv(runs: dict[str, tuple[Live, Figures]]) -> None:
+    f = runs["eager"][1]
+    data = json.loads(json.dumps(tables.as_json(f), allow_nan=False))
+    assert data["report"] == 1
+    assert data["ranks"][0]["modes"]["DECODE"]["steps"] == f.ranks[0].modes["DECODE"].steps
+    for t in tables.tables(f):
+        rows = list(csv.reader(io.StringIO(tables.as_csv(t))))
+        assert tuple(rows[0]) == t.head
+        assert len(rows) == 1 + len(t.rows)
+    steps = next(t for t in tables.tables(f) if t.key == "steps")
+    assert {r[1] for r in steps.rows} == {"DECODE", "EXTEND"}
+
+
+def test_findings_and_how_long_they_held(runs: dict[str, tuple[Live, Figures]]) -> None:
+    live, f = runs["eager"]
+    found = next(a for a in f.alerts if "eager" in a.alert.title)
+    began = next(s for s in live.snapshots if any(a.id == found.alert.id for a in s.alerts))
+    since = next(a.since for a in began.alerts if a.id == found.alert.id)
+    assert found.seconds == pytest.approx(live.snapshots[-1].time - since, abs=1.0)
+
+
+def test_a_recording_without_a_snapshot(tmp_path: Path) -> None:
+    path = recordings.write(tmp_path / "x", [Entry("TP0", {"k": "note"}, 5)])
+    with Recording(path) as r, pytest.raises(RecordingError, match="no snapshot"):
+        measure(r)
+
+
+def test_the_same_load_twice_is_no_change(runs: dict[str, tuple[Live, Figures]]) -> None:
+    d = diff.diff(runs["a"][1], runs["again"][1])
+    changed = {c.figure for c in d.changes if c.verdict == diff.CHANGED}
+    assert not {f for f in changed if "step" in f or "tokens" in f or "graph" in f}, changed
+    assert "figures did not change" in diff.text(d)
+
+
+def test_what_changed_is_found(runs: dict[str, tuple[Live, Figures]]) -> None:
+    d = diff.diff(runs["a"][1], runs["eager"][1])
+    by = {c.figure: c for c in d.changes}
+    graph = by["DECODE graph share %"]
+    assert (graph.verdict, graph.a, graph.b) == (diff.CHANGED, 100.0, 0.0)
+    slower = by["DECODE step p50 ms"]
+    assert slower.verdict == diff.CHANGED
+    assert slower.low is not None
+    assert slower.low > 10
+    assert slower.share == pytest.approx(1.93, abs=0.1)
+    assert any("finding only in B" in n for n in d.notes)
+    assert any("TP differs" in n for n in d.notes)
+    out = diff.text(d)
+    assert "DECODE step p50 ms" in out
+    assert "95 % interval" in out
+    assert json.loads(json.dumps(diff.as_json(d)))["changes"]
+
+
+def test_short_recordings_have_no_known_noise(tmp_path: Path) -> None:
+    a = measured(Live("decode-bound", 1).run(11), tmp_path / "a")
+    b = measured(Live("eager-fallback", 1).run(11), tmp_path / "b")
+    d = diff.diff(a, b)
+    assert all(c.low is None for c in d.changes)
+    assert any("noise is not known" in n for n in d.notes)
+    assert {c.verdict for c in d.changes} <= {diff.UNSURE, diff.SAME, diff.ONLY_A, diff.ONLY_B}
+
+
+def figures(blocks: list[float]) -> Figures:
+    rank = RankFigures(
+        "TP0", 1, 5.0 * len(blocks), {}, (), {}, None, None, {}, {}, None, None, {}, None, (),
+        {"DECODE tokens/s": tuple(blocks)},
+    )  # fmt: skip
+    return Figures("x", 5.0 * len(blocks), None, True, 0, Server(None, "m", "v", 1, 1, 1), None, (rank,), (), {}, None, None)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 10_000))
+def test_the_interval_holds_the_truth_most_of_the_time(seed: int) -> None:
+    """30 pairs of draws with a true difference of 100: the 95 % interval may miss a few, never most of them."""
+    rng = np.random.default_rng(seed)
+    hits = 0
+    for _ in range(30):
+        d = diff.diff(
+            figures((1000 + rng.normal(0, 20, 12)).tolist()), figures((1100 + rng.normal(0, 20, 12)).tolist())
+        )
+        c = d.changes[0]
+        assert c.low is not None
+        assert c.high is not None
+        hits += c.low <= 100 <= c.high
+    assert hits >= 20
