@@ -11,6 +11,8 @@ from typing import Any
 from . import versions
 
 MAX_DEPTH = 200
+_HERE = __file__.rsplit("/", 1)[0] + "/"
+"""Where our own frames come from; they are not shown."""
 
 
 @dataclass(frozen=True)
@@ -72,13 +74,23 @@ def find() -> Found | None:
     return starting
 
 
+def loop_name(ident: int) -> str:
+    """The name of the event loop that a thread runs now, or an empty string. Looks at no locals."""
+    frame = sys._current_frames().get(ident)
+    while frame is not None:
+        if frame.f_code.co_name.startswith("event_loop"):
+            return frame.f_code.co_name
+        frame = frame.f_back
+    return ""
+
+
 def where(ident: int, most: int = 12) -> list[str]:
     """The Python stack of a thread in words, innermost first: ``recv_requests (request_receiver.py:91)``."""
     frame = sys._current_frames().get(ident)
     lines: list[str] = []
     while frame is not None and len(lines) < most:
         code = frame.f_code
-        if not code.co_filename.startswith("<sgtop>"):
+        if not code.co_filename.startswith(_HERE):
             lines.append(f"{code.co_name} ({code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno})")
         frame = frame.f_back
     return lines

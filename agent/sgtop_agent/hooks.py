@@ -20,9 +20,9 @@ from .rows import Rows
 from .timeline import Timeline, mono
 
 QUEUE_PERIOD_NS = 50_000_000
-MOST_ROWS = 256
-"""Rows that one slice of the agent's thread turns into a frame: well under 100 µs."""
-MOST_MARKS = 1024
+MOST_ROWS = 64
+"""Rows that one slice of the agent's thread turns into a frame: some 50 µs, as MOST_MARKS marks."""
+MOST_MARKS = 512
 HOOK_SAMPLES = 4096
 
 CODE = {name: i for i, name in enumerate(wire.STAGES)}
@@ -55,6 +55,7 @@ class Hooks:
         self._gc = GcWatch(self.gc_rows, found.ident, self.patches)
         self._mark_ns = 0
         self._mark_times: array[int] = array("q")
+        self._last_step = 0
         self._read_queue: Callable[[int], tuple[int, ...]] | None = None
         self._paths: set[tuple[int, str]] = set()
         self.gpu: GpuTimer | None = None
@@ -249,15 +250,13 @@ class Hooks:
 
     def drain(self, now: int) -> Iterator[dict[str, Any]]:
         """Frames of what was written, a slice of work each; the caller yields the GIL between them."""
-        while True:
+        for _ in range(1 + len(self.timeline.marks) // (2 * MOST_MARKS)):
             stage, t0, t1, times = self.timeline.drain(now, MOST_MARKS)
             self._mark_times.extend(times)
-            if len(self._mark_times) > 8 * MOST_MARKS:
-                del self._mark_times[: -4 * MOST_MARKS]
+            if len(self._mark_times) > 16 * MOST_MARKS:
+                del self._mark_times[: -8 * MOST_MARKS]
             if len(t0):
                 yield _frame("stage", (stage, t0, t1))
-            if len(self.timeline.marks) < MOST_MARKS // 2:
-                break
         for name, rows in self._tables():
             while len(rows):
                 columns = rows.take(MOST_ROWS)
@@ -283,15 +282,15 @@ class Hooks:
         """
         t1, spent = columns[3], columns[-1]
         times = self._mark_times
-        before = 0
-        for i in range(len(t1)):
-            upto = bisect_right(times, t1[i], before)
-            if spent[i] >= 0:
-                spent[i] += (upto - before) * self._mark_ns
+        for i, ns in enumerate(spent):
+            if ns >= 0:
+                since = t1[i - 1] if i else self._last_step
+                marks = bisect_right(times, t1[i]) - bisect_right(times, since)
+                spent[i] = ns + marks * self._mark_ns
                 if len(self.hook_ns) < HOOK_SAMPLES:
                     self.hook_ns.append(spent[i])
-            before = upto
-        del times[:before]
+        self._last_step = t1[-1]
+        del times[: bisect_right(times, self._last_step)]
 
     def take_hook_ns(self) -> tuple[int, int, int, int]:
         """Steps measured since the last call, and median, 99th percentile and maximum of their time in hooks."""

@@ -114,13 +114,16 @@ class Listener:
             raise RendezvousError(f"cannot listen at {self.path}: {error.strerror or error}") from None
 
     def _write_token(self) -> None:
-        self._remove(self._token_name)
+        """Whole or not there: sgtop may look at any moment. A link in its place is replaced, not followed."""
+        draft = f".{self._token_name}.new"
+        self._remove(draft)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(self._token_name, flags, 0o600, dir_fd=self._dir)
+        fd = os.open(draft, flags, 0o600, dir_fd=self._dir)
         try:
             os.write(fd, self.token.encode())
         finally:
             os.close(fd)
+        os.rename(draft, self._token_name, src_dir_fd=self._dir, dst_dir_fd=self._dir)
 
     def _remove(self, name: str) -> None:
         try:

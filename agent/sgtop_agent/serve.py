@@ -231,6 +231,16 @@ class Agent:
         self._stat_due = mono() + STAT_NS
         self.hooks.calibrate()
 
+    def _follow(self, loop: str) -> None:
+        """The scheduler runs another event loop now (0.5.23 can switch roles): other methods are its stages."""
+        found = find.find()
+        if self.hooks is not None and found is not None and found.loop:
+            self.hooks.undo()
+            self.hooks = Hooks(found, self.nvtx)
+            self.hooks.install()
+            self.note("info", f"the scheduler runs {loop} now")
+            self.hooks.calibrate()
+
     def _unhook(self) -> None:
         hooks, self.hooks = self.hooks, None
         if hooks is None:
@@ -273,7 +283,11 @@ class Agent:
             )
         if now >= self._refresh_due:
             self._refresh_due = now + REFRESH_NS
-            hooks.refresh()
+            loop = find.loop_name(hooks.found.ident)
+            if loop and loop != hooks.found.loop:
+                self._follow(loop)
+            else:
+                hooks.refresh()
 
     # --- operations ------------------------------------------------------------------------------
 

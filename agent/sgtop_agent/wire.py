@@ -375,8 +375,9 @@ class FrameReader:
 
 def column(values: Sequence[int]) -> bytes:
     """A column as little-endian int64."""
-    a = array("q", values)
+    a = values if isinstance(values, array) and values.typecode == "q" else array("q", values)
     if sys.byteorder == "big":
+        a = array("q", a)
         a.byteswap()
     return a.tobytes()
 

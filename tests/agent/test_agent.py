@@ -192,6 +192,28 @@ def test_a_client_that_does_not_read_is_dropped_when_too_much_waits(
     client.close()
 
 
+def test_another_event_loop_is_followed(scheduler: fake.Scheduler) -> None:
+    client = attach()
+    client.kind("hello")
+    done = threading.Event()
+
+    def inner() -> None:  # a loop inside of the loop: what runs now is the innermost
+        def leave() -> None:
+            scheduler.gracefully_exit = True
+
+        client.wait(lambda f: f["k"] == "note" and "event_loop_normal" in f["text"])
+        scheduler.submit(leave)
+        done.set()
+
+    threading.Thread(target=inner, daemon=True).start()
+    scheduler.submit(scheduler.event_loop_normal)
+    assert done.wait(20)
+    wait_for(lambda: not scheduler.inbox)
+    client.close()
+    wait_for(lambda: boot.RUNNING not in sys.modules)
+    assert unhooked(scheduler)
+
+
 def test_commands_are_answered_with_done_or_an_error_in_words(scheduler: fake.Scheduler) -> None:
     client = attach()
     client.kind("hello")

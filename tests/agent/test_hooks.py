@@ -94,6 +94,7 @@ def test_stages_cover_the_time_without_overlap(generation: str) -> None:
     scheduler = fake.make(generation)
     with hooked(scheduler) as hooks:
         work(scheduler)
+        fake.wait_for(lambda: hooks.timeline.quiet)
         stage = collect(hooks)["stage"]
         assert list(stage["t1"])[:-1] == list(stage["t0"])[1:]
         seen = {wire.STAGES[s] for s in stage["stage"]}
