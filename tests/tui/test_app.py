@@ -179,13 +179,16 @@ async def test_y_copies_the_next_step_of_the_worst_finding() -> None:
 
 async def test_w_asks_the_rank_where_it_is() -> None:
     source = FakeSource(straggler(0))
-    source.answer = {"ok": True, "result": "scheduler.py:2731 recv_requests\nscheduler.py:1031 event_loop_overlap"}
+    stack = ["recv_requests (scheduler.py:2731)", "event_loop_overlap (scheduler.py:1031)"]
+    source.answer = {"ok": True, "result": {"stack": stack, "ct": 184_203, "t": 1}}
     async with running(straggler(0), (80, 24), source=source) as (app, pilot):
         await pilot.press("w")
         await app.workers.wait_for_complete()
         await pilot.pause()
         assert source.commands == [("TP5", "where")]
-        assert "event_loop_overlap" in page(app).text()
+        text = page(app).text()
+        assert text.splitlines()[:2] == [f"in    {stack[0]}", f"from  {stack[1]}"]
+        assert "at step 184203" in text
 
 
 async def test_a_command_that_fails_is_said_in_words() -> None:

@@ -8,13 +8,14 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import struct
 import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -149,6 +150,71 @@ def test_no_color_terminal_gets_no_colour() -> None:
     codes = {code for sgr in re.findall(rb"\x1b\[([0-9;]*)m", t.output) for code in sgr.split(b";")}
     # 39 and 49 are the terminal's own colours; the rest is weight, underline, reverse and their ends.
     assert codes <= {b"", b"0", b"1", b"2", b"4", b"7", b"22", b"24", b"27", b"39", b"49"}
+
+
+class Tmux:
+    """A tmux server of our own with the app in its only window."""
+
+    def __init__(self, folder: Path, size: tuple[int, int]) -> None:
+        self.socket = str(folder / "tmux")
+        paths = os.pathsep.join(str(p) for p in (ROOT, *(ROOT / d for d in ("agent", "probes", "core", "tui"))))
+        command = f"cd {ROOT} && PYTHONPATH={paths} {sys.executable} -m tests.tui.screen_child 2>/dev/null; "
+        width, height = map(str, size)
+        self("new-session", "-d", "-s", "s", "-x", width, "-y", height, command + 'echo "LEFT $?"; sleep 600')
+
+    def __call__(self, *argv: str) -> str:
+        done = subprocess.run(
+            ["tmux", "-S", self.socket, "-f", "/dev/null", *argv],
+            capture_output=True, text=True, timeout=30, check=True, env={**os.environ, "LC_ALL": "C.UTF-8"},
+        )  # fmt: skip
+        return done.stdout
+
+    def shows(self, text: str) -> str:
+        """The screen as soon as ``text`` stands on it."""
+        end = time.monotonic() + UP_S
+        screen = ""
+        while time.monotonic() < end:
+            screen = self("capture-pane", "-p", "-t", "s")
+            if text in screen:
+                return screen
+            time.sleep(0.1)
+        raise AssertionError(f"no {text!r} on\n{screen}")
+
+
+@pytest.fixture
+def tmux(tmp_path: Path) -> Iterator[Callable[[tuple[int, int]], Tmux]]:
+    if shutil.which("tmux") is None:
+        pytest.skip("tmux is not installed here; .ci/run installs it")
+    started: list[Tmux] = []
+
+    def start(size: tuple[int, int]) -> Tmux:
+        started.append(Tmux(tmp_path, size))
+        return started[-1]
+
+    yield start
+    for one in started:
+        with contextlib.suppress(subprocess.CalledProcessError):
+            one("kill-server")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 60)], ids=["80x24", "200x60"])
+def test_a_real_terminal_shows_the_expected_screen(
+    size: tuple[int, int], tmux: Callable[[tuple[int, int]], Tmux]
+) -> None:
+    pane = tmux(size)
+    screen = pane.shows("taskset -cp 6-15 812")
+    want = (Path(__file__).parent / "screens" / f"eager-and-stolen-{size[0]}x{size[1]}.txt").read_text("utf-8")
+    shown = [line.rstrip() for line in screen.rstrip("\n").splitlines()]
+    assert shown == want.rstrip("\n").splitlines()
+
+
+def test_a_resized_tmux_is_clean_afterwards(tmux: Callable[[tuple[int, int]], Tmux]) -> None:
+    pane = tmux((80, 24))
+    pane.shows("taskset -cp 6-15 812")
+    pane("resize-window", "-t", "s", "-x", "200", "-y", "60")
+    pane.shows("main thread by stage")
+    pane("send-keys", "-t", "s", "q")
+    assert pane.shows("LEFT 0").split() == ["LEFT", "0"]
 
 
 def test_without_a_terminal_text_is_printed() -> None:

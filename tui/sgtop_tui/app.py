@@ -27,14 +27,14 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from . import keys, theme
-from .lines import EMPTY, Line
-from .look import SORTS, Choices, Look
+from .look import KERNEL_SORTS, SORTS, Choices, Look
 from .panels import BY_NUMBER, PANELS
 from .screens import pages
 from .screens.page import Page
 from .source import Source
 from .widgets.ascii_filter import AsciiFilter
 from .widgets.canvas import Canvas
+from .widgets.driver import Driver
 
 WINDOWS_S = (5.0, 60.0, 600.0)
 PERIOD_S = 0.25
@@ -97,7 +97,7 @@ class SgtopApp(App[int]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         no_color = bool(os.environ.get("NO_COLOR"))
-        super().__init__(ansi_color=True if no_color else None)
+        super().__init__(driver_class=Driver, ansi_color=True if no_color else None)
         self.source = source
         self.failure: BaseException | None = None
         """What ended the screen, if it was not the reader."""
@@ -269,9 +269,30 @@ class SgtopApp(App[int]):
         self.source.set_window(self._window_s)
 
     def action_sort(self) -> None:
-        """The next order of rank rows."""
+        """The next order of rank rows, or of kernels where their panel is large."""
+        if self._choices.maximised == "kernels":
+            at = KERNEL_SORTS.index(self._choices.kernel_sort)
+            self._choose(kernel_sort=KERNEL_SORTS[(at + 1) % len(KERNEL_SORTS)])
+            return
         at = SORTS.index(self._choices.sort)
         self._choose(sort=SORTS[(at + 1) % len(SORTS)])
+
+    def action_kernels(self) -> None:
+        """Kernel tracing of every rank: off, windows, continuous, off."""
+        rank = self._look.focus if self._look is not None else None
+        now = rank.tracing.mode if rank is not None and rank.tracing is not None else "off"
+        mode = {"off": "windows", "windows": "on"}.get(now, "off")
+        self.run_worker(lambda: self._kernels(mode), thread=True, exclusive=True, exit_on_error=False)
+
+    def _kernels(self, mode: str) -> None:
+        try:
+            reply = self.source.command(None, "kernels", {"mode": mode})
+            bad = "" if reply.get("ok") else str(reply.get("error", "refused"))
+        except Exception as error:
+            bad = str(error) or type(error).__name__
+        said = {"windows": "1 s in 10 s", "on": "continuous", "off": "off"}[mode]
+        text = f"kernel tracing: {bad}" if bad else f"kernel tracing: {said}"
+        self.call_from_thread(self.notify, text, timeout=4, markup=False)
 
     def action_rank(self, step: int) -> None:
         """The next rank; before the first and after the last stands `the worst`."""
@@ -299,11 +320,9 @@ class SgtopApp(App[int]):
 
     def _where(self, rank: Rank) -> None:
         try:
-            reply = self.source.command(rank.rank, "where", {})
-            text = str(reply.get("result") if reply.get("ok") else reply.get("error") or "no answer")
+            lines = pages.where_lines(self.source.command(rank.rank, "where", {}))
         except Exception as error:
-            text = str(getattr(error, "what", None) or error or type(error).__name__)
-        lines: list[Line] = [((piece, ""),) for piece in text.splitlines()] or [EMPTY]
+            lines = [((str(getattr(error, "what", None) or error or type(error).__name__), "warn"),)]
         self.call_from_thread(self.push_screen, Page(f"{rank.rank}: main thread now", lines, self.line_styles))
 
     # --- filter -----------------------------------------------------------------------------------

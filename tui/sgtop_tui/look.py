@@ -18,6 +18,8 @@ PREFILL_MODES = ("EXTEND", "MIXED", "SPLIT_PREFILL", "DLLM_EXTEND")
 DECODE_MODES = ("DECODE", "TARGET_VERIFY")
 SORTS = ("rank", "step p99", "gap p99", "waiting", "kv")
 """Orders of rank rows that ``o`` walks through."""
+KERNEL_SORTS = ("total", "launches", "avg", "max", "name")
+"""Orders of kernel rows that ``o`` walks through while their panel is large."""
 
 _SEVERITY = {"critical": 0, "warning": 1, "info": 2}
 
@@ -27,6 +29,7 @@ class Choices:
     """What the reader chose with keys."""
 
     sort: str = SORTS[0]
+    kernel_sort: str = KERNEL_SORTS[0]
     filter: str = ""
     rank: str | None = None
     """Label of the rank that single-rank panels show; None: the worst."""
@@ -254,6 +257,8 @@ class Look:
             return "attaching …"
         if self.state == "starting":
             return "the server is starting; figures come with its first step"
+        if self.stale and not self.snap.ranks:
+            return "no figures: there is no connection"
         if not self.snap.ranks:
             return "no rank of this server is on this host"
         return None

@@ -27,8 +27,10 @@ def graph_line(look: Look, mode: ModeSum) -> Line:
     pen.cell(share + (" △" if low else ""), 5, "warn" if low else "figure").gap(2)
     if look.graph_max_bs is not None:
         pen.put("captured ≤ ", "dim").put(f"{look.graph_max_bs}", "figure")
-    elif mode.graph_share is None:
-        pen.put("no graphs here" if look.snap.server.device == "cpu" else "not known", "dim")
+    elif look.snap.server.device == "cpu":
+        pen.put("a CPU server has none", "dim")
+    else:
+        pen.put("none captured" if mode.graph_share == 0 else "captured sizes not known", "dim")
     return pen.line()
 
 

@@ -102,7 +102,8 @@ def banner(look: Look, width: int, most: int = 2) -> list[Line]:
     message = look.snap.attach.message
     if not message:
         return [fit(((f" {glyph} {head}", style),), width)]
-    first = f" {glyph} {head}: "
+    # A message that says it all by itself is not introduced.
+    first = f" {glyph} " if message.startswith(head.split(",")[0]) else f" {glyph} {head}: "
     pieces = wrap(message, width - 4, first=line_width(((first, ""),)) - 3)
     out: list[Line] = [fit(((first, style), (pieces[0], style)), width)]
     for i, piece in enumerate(pieces[1:most]):

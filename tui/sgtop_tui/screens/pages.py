@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ..glossary import BY_NAME, TERMS, Term, reasons
 from ..glyphs import MODES, SEVERITIES, STATES
@@ -54,6 +55,22 @@ def help_lines(width: int = WIDTH) -> list[Line]:
     for severity, (mark, style) in SEVERITIES.items():
         out.append((("  ", ""), (mark, style), (f"       {severity}: {meaning[severity]}", "")))
     return out
+
+
+def where_lines(reply: Mapping[str, Any]) -> list[Line]:
+    """An agent's answer to ``where``: the main thread's Python frames, innermost first."""
+    if not reply.get("ok"):
+        return [((str(reply.get("error") or "no answer"), "warn"),)]
+    result = reply.get("result")
+    if not isinstance(result, Mapping):
+        return [((piece, ""),) for piece in str(result).splitlines()] or [EMPTY]
+    stack = result.get("stack")
+    out: list[Line] = []
+    for i, frame in enumerate(stack if isinstance(stack, list) else []):
+        out.append((("in    " if i == 0 else "from  ", "dim"), (str(frame), "strong" if i == 0 else "")))
+    if result.get("ct") is not None:
+        out += [EMPTY, (("at step ", "dim"), (str(result["ct"]), ""))]
+    return out or [(("no Python frame", "dim"),)]
 
 
 def _term(term: Term, width: int) -> list[Line]:
