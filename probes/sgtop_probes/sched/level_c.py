@@ -20,7 +20,7 @@ from .types import PREEMPTED, UNKNOWN, Needs, Rows, SchedBatch, Watched
 
 _SAMPLE_TYPE = perf.SAMPLE_TID | perf.SAMPLE_TIME | perf.SAMPLE_CPU
 _FLAGS = perf.FLAG_SAMPLE_ID_ALL | perf.FLAG_CONTEXT_SWITCH | perf.FLAG_EXCLUDE_KERNEL
-_PAGES = 8
+_PAGES, _PAGES_EVERY_THREAD = 32, 8
 _BODY = struct.Struct("<IIQI4x")
 
 Event = tuple[int, int, int, int, int]
@@ -61,7 +61,7 @@ class LevelC:
         """
         self._clock = clock
         self.needs = needs
-        self._pages = pages or _PAGES
+        self._pages = pages or (_PAGES_EVERY_THREAD if every_thread else _PAGES)
         self._list = WatchList(watched, every_thread)
         self._tracker = Tracker(Names().resolve)
         self._rings: dict[int, perf.Ring] = {}

@@ -228,4 +228,4 @@ def has_capability(name_bits: tuple[int, ...]) -> bool:
     return False
 
 
-CAP_SYS_ADMIN, CAP_PERFMON = 21, 38
+CAP_IPC_LOCK, CAP_SYS_ADMIN, CAP_PERFMON = 14, 21, 38

@@ -14,15 +14,18 @@ T = TypeVar("T")
 
 MEMORY = 16 * 1024 * 1024
 """Bytes of rings on one host, all CPUs together, as far as the smallest rings allow."""
-MIN_PAGES, MAX_PAGES = 8, 64
-"""MAX_PAGES leaves room for a second ring in the 516 KiB a CPU that a user may lock (perf_event_mlock_kb)."""
+MIN_PAGES, MAX_PAGES = 8, 256
+LOCKED_PAGES = 64
+"""Most without CAP_IPC_LOCK: leaves room for a second ring in the 516 KiB a CPU that a user may lock."""
 
 
-def pages_for(cpus: int) -> int:
-    """Pages of a ring (a power of two) on a host with so many CPUs."""
-    want = MEMORY // max(cpus, 1) // perf.PAGE
+def pages_for(cpus: int, may_lock: bool | None = None) -> int:
+    """Pages of a ring (a power of two) on a host with so many CPUs. ``may_lock``: has CAP_IPC_LOCK; None: look."""
+    if may_lock is None:
+        may_lock = perf.has_capability((perf.CAP_IPC_LOCK,))
+    want = min(MEMORY // max(cpus, 1) // perf.PAGE, MAX_PAGES if may_lock else LOCKED_PAGES)
     pages = MIN_PAGES
-    while pages * 2 <= min(want, MAX_PAGES):
+    while pages * 2 <= want:
         pages *= 2
     return pages
 

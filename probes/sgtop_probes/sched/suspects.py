@@ -1,7 +1,7 @@
 """Likely culprits without kernel samples: threads that used the CPU on which a watched thread waited.
 
 Levels C and D know that a thread waited, not for whom. A scan of /proc costs about 10 µs a thread, so it is made only
-while somebody waits, processes first, and never more often than keeps it under a third of a percent of a core.
+while somebody waits, processes first, and paced to a third of a percent of a core; the first ones come at once.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from .threads import threads_of
 from .types import Suspect
 
 SHARE = 0.003
+"""Of a core, in the long run."""
+BURST_S = 0.15
+"""CPU time that may be spent at once when waits begin: an answer is wanted within seconds."""
 EVERY_S = 1.0
-KEEP = 4
+KEEP = 8
 IDLE_SCANS = 2
 """Scans go on this often after the last wait, so that the next wait finds a base to compare with."""
 
@@ -32,7 +35,10 @@ class Suspects:
         self._threads: dict[tuple[int, int], int] = {}
         self._at = 0
         self._next = 0.0
+        self._budget = BURST_S
+        self._filled = 0
         self._idle = 0
+        self._cpus: set[int] = set()
         self.found: tuple[Suspect, ...] = ()
 
     def update(self, now: int, cpus: Collection[int], own: Collection[int]) -> tuple[Suspect, ...]:
@@ -44,14 +50,19 @@ class Suspects:
             own: watched tids, never suspects.
         """
         self._idle = 0 if cpus else self._idle + 1
-        if now / 1e9 < self._next or (not cpus and self._idle > IDLE_SCANS and self._at):
-            if not cpus and self._idle > IDLE_SCANS:
-                self.found = ()
+        self._cpus |= set(cpus)
+        self._budget = min(BURST_S, self._budget + SHARE * (now - self._filled) / 1e9) if self._filled else BURST_S
+        self._filled = now
+        quiet = not cpus and self._idle > IDLE_SCANS
+        if quiet:
+            self.found = ()
+        if now / 1e9 < self._next or self._budget <= 0 or (quiet and self._at):
             return self.found
         t = time.thread_time()
-        self.found = self._scan(now, set(cpus), set(own))
-        cost = time.thread_time() - t
-        self._next = now / 1e9 + max(EVERY_S, cost / SHARE)
+        self.found = self._scan(now, self._cpus, set(own))
+        self._cpus = set()
+        self._budget -= time.thread_time() - t
+        self._next = now / 1e9 + EVERY_S
         return self.found
 
     def _scan(self, now: int, cpus: set[int], own: set[int]) -> tuple[Suspect, ...]:
