@@ -2,10 +2,10 @@
 
     python bench/gpu/against_profiler.py PORT [--bs 32] [--steps 20]
 
-Attaches to the server's first rank, keeps BS requests decoding, asks SGLang to profile STEPS steps and compares, mode by
-mode, the median of ``gpu1 - gpu0`` with the same forwards in the trace: the span of the kernels that SGLang's own
-``step[…]`` annotation launched, less what was copied before the first kernel (sgtop starts its clock after the batch is
-loaded). Exit code 1 when a mode with at least five forwards differs by more than 5 %.
+Attaches to the server's first rank, keeps BS requests decoding, asks SGLang to profile STEPS steps and compares, mode
+by mode, the median of ``gpu1 - gpu0`` with the same forwards in the trace: the span of the kernels that SGLang's own
+``step[…]`` annotation launched, less what was copied before the first kernel (sgtop starts its clock after the batch
+is loaded). Exit code 1 when a mode with at least five forwards differs by more than 5 %.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
     python bench/gpu/event_times.py          # needs torch with CUDA; a few seconds
 
 Kernels of known length (a spinning kernel, measured with synchronisation) are timed by ``sgtop_agent.gpu.GpuTimer``
-exactly as the hooks do it, 300 at a time, eager and inside a CUDA graph. Printed: the error of the lengths, the error of
-the end against CLOCK_MONOTONIC after a synchronisation (an upper bound: waking up is in it), the width of the anchors,
-and what begin + late + end + step_end (with polling) cost the launching thread. Exit code 1 when a limit is exceeded.
+exactly as the hooks do it, 300 at a time, eager and inside a CUDA graph. Printed: the error of the lengths, the error
+of the end against CLOCK_MONOTONIC after a synchronisation (an upper bound: waking up is in it), the width of the
+anchors, and what begin + late + end + step_end (with polling) cost the launching thread. Exit code 1 when a limit is
+exceeded.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "agent"))
 
-from sgtop_agent.gpu import GpuTimer  # noqa: E402
+from sgtop_agent.gpu import GpuTimer
 
 STEPS = 300
 LENGTH_LIMIT = 0.05
