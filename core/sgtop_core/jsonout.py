@@ -195,7 +195,9 @@ def _cpu(c: Cpu | None) -> Json | None:
         "wait_ms": _n(c.wait_ms),
         "preemptions": c.preemptions,
         "longest_ms": _n(c.longest_ms),
-        "culprits": [{"pid": x.pid, "comm": x.comm, "count": x.count, "ms": _n(x.ms)} for x in c.culprits],
+        "culprits": [
+            {"pid": x.pid if x.pid >= 0 else None, "comm": x.comm, "count": x.count, "ms": _n(x.ms)} for x in c.culprits
+        ],
         "throttled_ms": _n(c.throttled_ms),
         "migrations": c.migrations,
         "numa_ok": c.numa_ok,

@@ -164,7 +164,9 @@ def _defs() -> S:
         wait_ms=N_NUM,
         preemptions=N_COUNT,
         longest_ms=N_NUM,
-        culprits=_list(_object("Who ran instead.", pid=_COUNT, comm=_STR, count=_COUNT, ms=_NUM)),
+        culprits=_list(
+            _object("Who ran instead; no pid: several, or unknown.", pid=N_COUNT, comm=_STR, count=_COUNT, ms=_NUM)
+        ),
         throttled_ms=N_NUM,
         migrations=N_COUNT,
         numa_ok=_known_or_null(_BOOL),

@@ -58,6 +58,8 @@ def inodes(pid: int) -> set[int] | None:
             for entry in entries:
                 try:
                     link = os.readlink(entry.path)
+                except PermissionError:
+                    return None  # root without CAP_SYS_PTRACE may list the folder, not follow what is in it
                 except OSError:
                     continue
                 if link.startswith("socket:["):
