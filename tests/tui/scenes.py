@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from sgtop_core.model.kernel_view import CopyRow, Kernel, KernelGaps, KernelMode, KernelView
 from sgtop_core.model.snapshot import (
     GC,
     Alert,
@@ -351,6 +352,66 @@ def straggler(tick: int = 0) -> Snapshot:
     return snapshot(tuple(ranks), tick, server=server(tp=8, model="deepseek-ai/DeepSeek-V3.1"), alerts=(alert,))
 
 
+def kernel(name: str, category: str, count: int, avg: float, total: float, per_step: float) -> Kernel:
+    """A kernel of a table that sums to ``total`` ms; ``avg`` in µs."""
+    ms = count * avg / 1e3
+    return Kernel(
+        name, category, count, ms, ms / total, avg, avg * 0.98, avg * 0.8, avg * 2.1, avg * 0.06, per_step, name
+    )
+
+
+def kernel_gaps(mode: str, count: int, p50: float, causes: Mapping[str, float]) -> KernelGaps:
+    """Gaps between kernels of a mode; ``p50`` in µs, causes in ms."""
+    edges = tuple(1e-4 * 10 ** (k / 4) for k in range(33))
+    counts = tuple(int(count * 0.4 ** abs(k - 5)) for k in range(32))
+    return KernelGaps(mode, count, sum(causes.values()), p50, p50 * 9, p50 * 900, Histogram(edges, counts), causes)
+
+
+def tracing() -> KernelView:
+    """Kernel tracing of a server that decodes with graphs and prefills eagerly."""
+    steps, total = 96, 1_080.0
+    decode = tuple(
+        kernel(name, category, n * steps, avg, total, n)
+        for name, category, n, avg in (
+            ("nvjet_tst_64x8_64x16_4x1_v_bz_TNN", "gemm", 129, 46.0),
+            ("BatchDecodeWithPagedKVCacheKernel", "attention", 32, 92.4),
+            ("FusedAddRMSNormKernel", "norm", 65, 3.1),
+            ("act_and_mul_kernel", "activation", 32, 4.2),
+            ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "communication", 65, 9.8),
+            ("memcpy HtoD", "copy", 5, 1.3),
+        )
+    )
+    extend = (
+        kernel("nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNT", "gemm", 640, 310.0, 260.0, 128),
+        kernel("BatchPrefillWithPagedKVCacheKernel", "attention", 160, 280.0, 260.0, 32),
+    )
+    return KernelView(
+        mode="windows",
+        state="waiting",
+        reason="",
+        traced_s=1.0,
+        newest_s=None,
+        modes=(
+            KernelMode("DECODE", steps, 328 * steps, 328.0, 1_012.0, 1.0, decode),
+            KernelMode("EXTEND", 5, 900, 180.0, 243.2, 0.0, extend),
+        ),
+        gaps=(
+            kernel_gaps("DECODE", 31_000, 0.9, {"host wait": 14.0, "kernel wait": 29.0, "other": 3.0}),
+            kernel_gaps("EXTEND", 880, 2.4, {"host wait": 1.0, "kernel wait": 2.5, "other": 9.0}),
+        ),
+        copies=(CopyRow("memcpy HtoD", 480, 1_966_080, 0.62, 3.1),),
+        busy_share=0.93,
+        communication_share=0.061,
+        communication_exposed_share=0.058,
+        event_busy_share=0.97,
+        categories_ms={"gemm": 768.0, "attention": 328.6, "communication": 61.2, "norm": 19.3, "activation": 12.9},
+        inflation={"DECODE": 1.013},
+        records=32_400,
+        ring_bytes=33_591_296,
+        cupti=130_001,
+    )
+
+
 def speculative(tick: int = 0) -> Snapshot:
     """EAGLE: verify and draft forwards in each step."""
     forwards = (
@@ -369,6 +430,7 @@ def speculative(tick: int = 0) -> Snapshot:
         forwards=forwards,
         strip=cells("VVVVXVVVVXVVVVXPVVVX", tick),
         gaps=gaps(0.6, 2.2, 0.91, {"run_batch": 52, "process_batch_result": 31, "other": 9}),
+        tracing=tracing(),
     )
     return snapshot((one,), tick, server=server(tp=1, model="meta-llama/Llama-3.1-8B-Instruct"))
 

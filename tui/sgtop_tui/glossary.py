@@ -52,6 +52,20 @@ TERMS: tuple[Term, ...] = (
         "this version's graph test was not found",
     ),
     Term(
+        "kernel",
+        "One GPU kernel, by name, in one forward mode: the columns of nsys' cuda_gpu_kern_sum, and launches a step.",
+        "Every kernel, copy and set while kernel tracing is on, from CUPTI's activity records; in windows of 1 s in "
+        "10 s, or continuously (k). A kernel belongs to the forward that was on the GPU at that time.",
+        "kernel tracing is off, or cannot be had here: the panel says why",
+    ),
+    Term(
+        "kernel gap",
+        "A stream of the GPU was idle: from the end of everything before to the start of the next kernel.",
+        "A stream at a time. host wait: the GPU was idle before the host began to launch that forward; kernel wait: "
+        "shorter than the threshold shown; other: the rest.",
+        "kernel tracing is off",
+    ),
+    Term(
         "captured",
         "The largest decode batch for which the server captured a CUDA graph. Larger batches run eager.",
         "Read from the running server's graph runner.",

@@ -16,7 +16,12 @@ def run(args: argparse.Namespace) -> int:
     from sgtop_core.jsonout import line
     from sgtop_core.session import Session, SessionOptions
 
-    options = SessionOptions(readonly=args.readonly, nvtx=args.nvtx, window_s=getattr(args, "window", 5.0))
+    options = SessionOptions(
+        readonly=args.readonly,
+        nvtx=args.nvtx,
+        window_s=getattr(args, "window", 5.0),
+        kernels=getattr(args, "kernels", None) or "off",
+    )
     session = Session(args.attach, options)
     session.start()
     try:

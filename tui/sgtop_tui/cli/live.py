@@ -29,6 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_ascii(parser)
     parser.add_argument("--nvtx", action="store_true", help="also emit NVTX ranges, for an nsys that you have started")
     parser.add_argument(
+        "--kernels",
+        choices=("windows", "on", "off"),
+        default=None,
+        help="trace GPU kernels: 1 s in 10 s, all the time, or not (default: windows on the screen, else off)",
+    )
+    parser.add_argument(
         "--theme",
         choices=("default", "blue-orange"),
         default=os.environ.get("SGTOP_THEME", "default"),

@@ -28,7 +28,8 @@ def run(args: argparse.Namespace) -> int:
 
     look_s = args.for_s or LOOK_S
     window = getattr(args, "window", 5.0)
-    options = SessionOptions(readonly=args.readonly, nvtx=args.nvtx, window_s=max(window, look_s))
+    kernels = getattr(args, "kernels", None) or "off"
+    options = SessionOptions(readonly=args.readonly, nvtx=args.nvtx, window_s=max(window, look_s), kernels=kernels)
     session = Session(args.attach, options)
     session.start()
     try:

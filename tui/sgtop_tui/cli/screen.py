@@ -15,7 +15,10 @@ def run(args: argparse.Namespace) -> int:
     """Attach and show. Attach errors come before the screen opens, as lines on stderr."""
     from sgtop_core.session import Session, SessionOptions
 
-    source = Session(args.attach, SessionOptions(readonly=args.readonly, nvtx=args.nvtx, window_s=args.window))
+    options = SessionOptions(
+        readonly=args.readonly, nvtx=args.nvtx, window_s=args.window, kernels=args.kernels or "windows"
+    )
+    source = Session(args.attach, options)
     try:
         source.start()
         return show(source, args)

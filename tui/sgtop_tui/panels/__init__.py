@@ -6,7 +6,7 @@ board works out the rest.
 
 from __future__ import annotations
 
-from . import decode, findings, forwards, log, modes, prefill, processes, ranks, stages, time
+from . import decode, findings, forwards, kernels, log, modes, prefill, processes, ranks, stages, time
 from .base import Panel
 
 PANELS: tuple[Panel, ...] = (
@@ -16,6 +16,7 @@ PANELS: tuple[Panel, ...] = (
     forwards.PANEL,
     time.PANEL,
     stages.PANEL,
+    kernels.PANEL,
     ranks.PANEL,
     processes.PANEL,
     log.PANEL,
