@@ -77,8 +77,8 @@ SCENES = (
 )
 
 
-def record(scene: Scene, target: str, out: Path) -> Path:
-    """Record one scene; the path of its file."""
+def record(scene: Scene, target: str, out: Path, kernels: str = "off") -> Path:
+    """Record one scene, with kernel tracing ``off``, in ``windows`` or ``on``; the path of its file."""
     path = out / f"{scene.name}.sgtop"
 
     def meta() -> dict[str, Any]:
@@ -90,7 +90,7 @@ def record(scene: Scene, target: str, out: Path) -> Path:
             "command": f"bench/record_demos.py {scene.name}",
         }
 
-    session = Session(target, SessionOptions(readonly=True))
+    session = Session(target, SessionOptions(readonly=True, kernels=kernels))
     recorder = Recorder(meta=meta)
     session.taps.append(recorder.tap)
     recorder.start(path, overwrite=True)

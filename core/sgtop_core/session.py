@@ -29,10 +29,12 @@ from sgtop_core.live.kernel_feed import OPS as KERNEL_OPS
 from sgtop_core.live.kernel_feed import KernelFeed
 from sgtop_core.live.link import Failure, Link
 from sgtop_core.live.watch import Outcome, Watch
+from sgtop_core.model.arrays import I64
 from sgtop_core.model.model import Model, unknown_rank
 from sgtop_core.model.snapshot import Attach, Server, Snapshot
 from sgtop_core.model.windows import WINDOWS, level
 from sgtop_core.recording.envelope import to_frame
+from sgtop_core.recording.kernels import kernels_frame
 from sgtop_core.recording.quantise import quantise
 from sgtop_core.recording.state import SOURCE, StateFrames
 
@@ -103,6 +105,7 @@ class Session:
         self._host = host if host is not None or backend is not None else HostWatch(wake=self._kick)
         self._contention = ContentionFeed(self._model)
         self._kernels = KernelFeed(self._model, self.options.kernels)
+        self._kernels.on_block = self._raw_kernels
         self._orders: deque[_Order] = deque()
         self._sent: dict[tuple[str, int], _Order] = {}
         self._ids = itertools.count(1)
@@ -225,6 +228,11 @@ class Session:
                 # What no agent said goes to the taps too: a recording holds everything that a snapshot is made of.
                 for frame in self._state.frames(self._model, unix):
                     self._tap(SOURCE, frame, now)
+
+    def _raw_kernels(self, label: str, columns: Mapping[str, I64]) -> None:
+        """Single kernels go to the taps only: the model counts tables of them."""
+        if self.taps:
+            self._tap(label, kernels_frame(columns), self._clock())
 
     def _look_at_host(self) -> None:
         """Scheduling samples, places and GPUs that have been read since the turn before."""

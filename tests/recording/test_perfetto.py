@@ -13,11 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
+from sgtop_agent import wire
 from sgtop_core.export import perfetto
 from sgtop_core.export.build import build, gather
 from sgtop_core.export.timeline import CPU, Group, Mark, Spans, Timeline, Track, column, lanes, spans
+from sgtop_core.recording import chunk
 from sgtop_core.recording.chunk import Entry
 from sgtop_core.recording.envelope import to_frame
+from sgtop_core.recording.kernels import kernels_frame
 from sgtop_probes.sched import types as sched
 
 from tests.recording import frames, recordings
@@ -170,3 +173,33 @@ def test_a_streamed_file_is_one_trace(tmp_path: Path, all_entries: list[Entry]) 
     trace.ParseFromString((tmp_path / "x").read_bytes())
     assert len(trace.packet) == 1
     assert isinstance(empty.tracks[0].spans, Spans)
+
+
+def test_kernels_have_their_names_streams_and_steps() -> None:
+    """Raw kernels of a window, through the codec of a recording."""
+    columns = {
+        "start": np.array([5_000, 5_900, 6_500]), "end": np.array([5_800, 6_400, 6_900]),
+        "name": np.array([0x1000, 0x2000, -((1 << 8) | 1)]), "stream": np.array([7, 7, 9]),
+        "graph": np.array([3, 3, 0]), "bytes": np.array([0, 0, 4096]),
+    }  # fmt: skip
+    forward = dict.fromkeys(wire.TABLES["forward"], [1])
+    forward.update(ct=[42], t0=[4_000], t1=[4_500], gpu0=[4_900], gpu1=[6_450], gpu2=[6_450], mode=[2], runner=[0])
+    names = {"0x1000": "_ZN2at6native13reduce_kernelEv", "0x2000": "my_triton_kernel"}
+    recorded, _ = chunk.decode(
+        chunk.encode(
+            [
+                Entry("TP0", frames.hello(0), 1),
+                Entry("TP0", wire.unpack(wire.pack(wire.events("forward", forward))[4:]), 7_000),
+                Entry("TP0", kernels_frame(columns), 7_000),
+                Entry("TP0", {"k": "reply", "id": 1, "ok": True, "result": {"names": names}}, 7_100),
+            ]
+        )
+    )
+    out = io.BytesIO()
+    perfetto.write(build(gather(recorded), lo=0, hi=10_000), out)
+    slices, _, _ = decode(out.getvalue())
+    kernels = {s[2]: s for s in slices if "stream" in s[1]}
+    assert set(kernels) == {"reduce_kernel", "my_triton_kernel", "memcpy HtoD"}
+    assert kernels["my_triton_kernel"][1:5] == ("kernels, stream 7", "my_triton_kernel", 5_900, 6_400)
+    assert dict(kernels["my_triton_kernel"][6]) == {"step": 42, "stream": 7, "graph": 1}
+    assert dict(kernels["memcpy HtoD"][6]) == {"stream": 9, "graph": 0, "bytes": 4096}

@@ -11,6 +11,7 @@ import numpy as np
 from sgtop_agent.wire import STAGES, TABLES
 from sgtop_probes.sched import types as sched
 
+from sgtop_core.recording import kernels as raw
 from sgtop_core.recording.chunk import Entry
 from sgtop_core.recording.envelope import KIND as PROBE
 from sgtop_core.recording.envelope import from_frame
@@ -32,6 +33,7 @@ class _Source:
 
     hello: Mapping[str, Any] = field(default_factory=dict)
     tables: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
+    kernels: list[Mapping[str, Any]] = field(default_factory=list)
 
     def table(self, name: str, *, lo: int, hi: int) -> dict[str, I64]:
         """All rows of a table that overlap lo..hi, as columns."""
@@ -53,6 +55,7 @@ class Gathered:
 
     sources: dict[str, _Source] = field(default_factory=dict)
     sched: list[sched.SchedBatch] = field(default_factory=list)
+    names: raw.Names = field(default_factory=raw.Names)
     marks: list[Mark] = field(default_factory=list)
     events: int = 0
     last_ns: int = 0
@@ -74,6 +77,11 @@ def gather(entries: Iterable[Entry], *, until_ns: int | None = None, max_events:
             out.sources.setdefault(source, _Source()).tables.setdefault(frame["e"], []).append(frame)
             if frame["e"] not in ("result", "queue"):
                 out.events += int(frame["n"])
+        elif kind == raw.KIND and frame.get("e") == raw.TABLE:
+            out.sources.setdefault(source, _Source()).kernels.append(frame)
+            out.events += int(frame["n"])
+        elif kind == "reply":
+            out.names.take(source, frame)
         elif kind == PROBE and frame.get("e") == sched.SchedBatch.__name__:
             batch = from_frame(frame, sched.SchedBatch)
             out.sched.append(batch)
@@ -101,6 +109,7 @@ def build(got: Gathered, *, lo: int, hi: int, marks: Sequence[Mark] = (), title:
         if isinstance(h.get("tid"), int):
             tids[h["tid"]] = label
         tracks += _rank_tracks(label, s, names, lo, hi)
+        tracks += _kernel_tracks(label, s, got.names, names, lo, hi)
         counters += _queue_counters(label, s, lo, hi)
     tracks += _sched_tracks(got.sched, tids, names, lo, hi)
     kept = sorted((m for m in (*got.marks, *marks) if lo <= m.t <= hi), key=lambda m: m.t)
@@ -169,6 +178,36 @@ def _rank_tracks(label: str, s: _Source, names: Names, lo: int, hi: int) -> list
         Track(label, "stage", "stages", CPU, stage),
         Track(label, "gc", "gc", CPU, collections),
     ]
+
+
+def _kernel_tracks(label: str, s: _Source, known: raw.Names, names: Names, lo: int, hi: int) -> list[Track]:
+    if not s.kernels:
+        return []
+    c = {name: np.concatenate([column(f, name) for f in s.kernels]) for name in raw.COLUMNS.values()}
+    keep = (c["t1"] >= lo) & (c["t0"] <= hi)
+    c = {name: v[keep] for name, v in c.items()}
+    named = names.each((c["name"],), lambda a: known.get(label, a))
+    step = _step_of(s.table("forward", lo=lo, hi=hi), c["t0"])
+    return [
+        Track(label, "kernel", f"kernels, stream {stream}", GPU, spans(
+            c["t0"][of], c["t1"][of], named[of], step=step[of], stream=c["stream"][of],
+            graph=np.where(c["graph"][of] > 0, 1, 0), bytes=np.where(c["bytes"][of] > 0, c["bytes"][of], -1),
+        ))
+        for stream in np.unique(c["stream"]).tolist()
+        for of in (c["stream"] == stream,)
+    ]  # fmt: skip
+
+
+def _step_of(forwards: Mapping[str, I64], t: I64) -> I64:
+    """Step whose forward ran on the GPU at each time, -1 where none did."""
+    known = forwards["gpu0"] >= 0
+    begin, end, ct = (forwards[c][known] for c in ("gpu0", "gpu2", "ct"))
+    if not len(begin):
+        return np.full(len(t), -1, dtype=np.int64)
+    order = np.argsort(begin, kind="stable")
+    begin, end, ct = begin[order], end[order], ct[order]
+    at = np.maximum(np.searchsorted(begin, t, "right") - 1, 0)
+    return np.where((t >= begin[at]) & (t <= end[at]), ct[at], -1)
 
 
 def _queue_counters(label: str, s: _Source, lo: int, hi: int) -> list[Counter]:

@@ -7,7 +7,7 @@ once. Nothing here waits or talks: the session passes in what arrived and sends 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -73,6 +73,9 @@ class KernelTracker:
         self._shown = KernelView("off", "off", "")
         self._figures_at = (-1, 0.0, -1)
         self._done_until = 0
+        self.on_block: Callable[[Mapping[str, I64]], None] | None = None
+        """Sees every record that is counted, as columns: start, end (CLOCK_MONOTONIC ns), name (an address; below 0 a
+        copy or set), stream, graph, bytes. For recordings."""
         self.records = 0
         self.untimed = 0
         self.malformed = 0
@@ -175,6 +178,8 @@ class KernelTracker:
         if epoch != self._epoch:
             self._epoch = epoch
             self._finder.restart()
+        if self.on_block is not None:
+            self.on_block(b)
         start, end = b["start"], b["end"]
         owners = self.forwards.assign(start, end)
         kernel = self._number(b["name"])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from sgtop_agent.wire import Frame, WireError
@@ -14,6 +15,7 @@ from sgtop_core.kernels.categories import Categories
 from sgtop_core.kernels.layout import LayoutError
 from sgtop_core.kernels.ring import RingError
 from sgtop_core.kernels.tracker import KernelTracker
+from sgtop_core.model.arrays import I64
 from sgtop_core.model.events import batch
 from sgtop_core.model.model import Model
 
@@ -50,6 +52,8 @@ class KernelFeed:
         self._model = model
         self._categories = categories if categories is not None else Categories()
         self._ranks: dict[str, _Rank] = {}
+        self.on_block: Callable[[str, Mapping[str, I64]], None] | None = None
+        """(rank, columns): sees every record that is counted, for recordings."""
         self._args: dict[str, Any] = {"window_s": window_s, "period_s": period_s}
 
     def hello(self, label: str, hello: Mapping[str, Any]) -> None:
@@ -57,7 +61,9 @@ class KernelFeed:
         self.lost(label)
         modes = hello.get("modes")
         known = {n: str(m) for m, n in modes.items() if isinstance(n, int)} if isinstance(modes, Mapping) else {}
-        self._ranks[label] = _Rank(KernelTracker(known, self._categories))
+        rank = self._ranks[label] = _Rank(KernelTracker(known, self._categories))
+        if self.on_block is not None:
+            rank.tracker.on_block = partial(self.on_block, label)
 
     def lost(self, label: str) -> None:
         """The connection to a rank has gone."""

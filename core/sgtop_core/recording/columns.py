@@ -55,6 +55,7 @@ RECIPES: dict[str, dict[str, Recipe]] = {
         "gpu2": Recipe(DIFF, "gpu1", by="mode"),
         "tokens": Recipe(DIFF, "bs"),
     },
+    "kernel": {"t0": Recipe(DELTA), "t1": Recipe(DIFF, "t0", by="name"), "graph": Recipe(DELTA)},
     "gc": {"t0": Recipe(DELTA), "t1": Recipe(DIFF, "t0")},
     "result": {"ct": Recipe(DELTA), "t": Recipe(NEAR, "stage.t0")},
 }
