@@ -24,7 +24,7 @@ SPREAD = (0.15, 0.2, 0.12, 0.2, 0.08, 0.2, 0.1)
 def hello(rank: int, *, gpu: bool = True, tp: int = 8) -> wire.Frame:
     """The agent's hello of TP rank ``rank``."""
     return {
-        "k": "hello", "proto": wire.PROTOCOL, "agent": "0.1.0", "way": "pending-call", "token": "t", "pid": 4000 + rank,
+        "k": "hello", "proto": wire.PROTOCOL, "agent": "0.1.0", "way": "pending-call", "token": "", "pid": 4000 + rank,
         "tid": 4000 + rank, "python": "3.11.7", "sglang": "0.5.20", "model": "tiny", "device": "cuda" if gpu else "cpu",
         "rank": {"tp": rank, "pp": 0, "dp": None, "ep": 0, "tp_size": tp, "pp_size": 1, "dp_size": 1, "ep_size": 1},
         "gpu": rank if gpu else -1, "loop": "event_loop_overlap",

@@ -182,7 +182,7 @@ def test_kernels_have_their_names_streams_and_steps() -> None:
         "name": np.array([0x1000, 0x2000, -((1 << 8) | 1)]), "stream": np.array([7, 7, 9]),
         "graph": np.array([3, 3, 0]), "bytes": np.array([0, 0, 4096]),
     }  # fmt: skip
-    forward = dict.fromkeys(wire.TABLES["forward"], [1])
+    forward = {key: [1] for key in wire.TABLES["forward"]}
     forward.update(ct=[42], t0=[4_000], t1=[4_500], gpu0=[4_900], gpu1=[6_450], gpu2=[6_450], mode=[2], runner=[0])
     names = {"0x1000": "_ZN2at6native13reduce_kernelEv", "0x2000": "my_triton_kernel"}
     recorded, _ = chunk.decode(
