@@ -52,7 +52,7 @@ def is_launch(args: Sequence[str]) -> bool:
             return args[i + 1] == "sglang.launch_server" or "serve" in args[i + 2 : i + 3]
     if any(a.endswith("sglang/launch_server.py") for a in args[1:3]):
         return True
-    return any(os.path.basename(a) == "sglang" and list(args[i + 1 : i + 2]) == ["serve"] for i, a in enumerate(args[:2]))
+    return any(os.path.basename(a) == "sglang" and "serve" in args[i + 1 : i + 2] for i, a in enumerate(args[:2]))
 
 
 def parse_launch(args: Sequence[str]) -> LaunchArgs:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -148,7 +149,7 @@ def _await(
     deadline: float,
     nudge: float | None,
     problem: Callable[[], str | None],
-    poke: Callable[[], None] | None,
+    poke: Callable[[int], None] | None,
     clock: Callable[[], float],
 ) -> socket.socket | None:
     """The agent's socket, None at the deadline.
@@ -170,8 +171,8 @@ def _await(
         if nudge is not None and clock() >= nudge and procfs.state(pid) == "R":
             nudge = None
             trace(pid, _NOTHING, b"", "main")
-        if poke is not None and clock() >= poke_at:
-            poke()
+        if poke is not None and clock() >= poke_at and procfs.state(pid) == "S":
+            threading.Thread(target=poke, args=(pid,), name="sgtop-poke", daemon=True).start()
             poke = None
         time.sleep(pause)
         pause = min(0.005, pause * 1.2)

@@ -12,11 +12,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..client import Connection
-from ..discovery import RankProcess
+from ..discovery import RankProcess, find_servers
 from ..errors import AttachError
+from ..http import Client
 from . import inject, plugin
 
 WAYS = ("plugin", "pep768", "pending-call")
+
+
+def poke_server_of(pid: int) -> None:
+    """Ask the HTTP server of scheduler ``pid`` something that its scheduler has to answer."""
+    for server in find_servers():
+        if any(rank.pid == pid for rank in server.ranks):
+            http = Client.of(server, timeout=1.0)
+            if http is not None:
+                http.poke()
+            return
 
 
 @dataclass(frozen=True)
@@ -29,8 +40,8 @@ class AttachOptions:
     nvtx: bool = False
     thread: str = "auto"
     """auto, main, helper."""
-    poke: Callable[[], None] | None = None
-    """Called once where the agent is not there after 30 ms: something small that makes the scheduler leave its poll.
+    poke: Callable[[int], None] | None = poke_server_of
+    """Called once with the pid, on a thread, where the main thread sleeps and the agent is not there after 30 ms.
     An idle server with --sleep-on-idle comes back to Python once a second; a ``GET /server_info`` wakes it at once."""
     package: Path | None = None
     """Another agent than the installed one (tests)."""

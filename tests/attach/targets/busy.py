@@ -184,6 +184,19 @@ def parked():
     quiet()
 
 
+def parked_spin():
+    """As ``parked``, but the main thread never rests, and lets go of the GIL now and then as a scheduler does."""
+    lock = threading.Lock()
+    lock.acquire()
+    for _ in range(3):
+        threading.Thread(target=lock.acquire, daemon=True).start()
+    ours, _theirs = socket.socketpair()
+    ours.setblocking(False)
+    while running():
+        if LOOPS % 1000 == 0:
+            select.select([ours], [], [], 0)
+
+
 def nap():
     """Blocked in C for four seconds, then back in Python: what was queued meanwhile runs late."""
     lock = threading.Lock()
@@ -219,7 +232,7 @@ MODES = {
     f.__name__: f
     for f in (
         spin, objects, imports, floats, mallocs, mallocs_gil, dlopens, dlopens_beside, long_c, long_c_gil, recv, epoll,
-        futex, nanosleep, scheduler, forever, quiet, parked, nap,
+        futex, nanosleep, scheduler, forever, quiet, parked, parked_spin, nap,
         signals,
     )
 }  # fmt: skip
