@@ -16,11 +16,13 @@ from sgtop_core.model.snapshot import (
     SCHEMA,
     Alert,
     Cpu,
+    Culprit,
     Forward,
     Gpu,
     Histogram,
     Kernel,
     Mode,
+    Place,
     Process,
     Quantiles,
     Rank,
@@ -195,12 +197,40 @@ def _cpu(c: Cpu | None) -> Json | None:
         "wait_ms": _n(c.wait_ms),
         "preemptions": c.preemptions,
         "longest_ms": _n(c.longest_ms),
-        "culprits": [
-            {"pid": x.pid if x.pid >= 0 else None, "comm": x.comm, "count": x.count, "ms": _n(x.ms)} for x in c.culprits
-        ],
+        "culprits": [_culprit(x) for x in c.culprits],
         "throttled_ms": _n(c.throttled_ms),
+        "nr_throttled": c.nr_throttled,
         "migrations": c.migrations,
         "numa_ok": c.numa_ok,
+        "place": _place(c.place),
+    }
+
+
+def _culprit(c: Culprit) -> Json:
+    return {
+        "pid": c.pid if c.pid >= 0 else None,
+        "comm": c.comm,
+        "count": c.count,
+        "ms": _n(c.ms),
+        "kind": c.kind,
+        "certain": c.certain,
+    }
+
+
+def _place(p: Place | None) -> Json | None:
+    if p is None:
+        return None
+    return {
+        "cpu": p.cpu,
+        "allowed_cpus": list(p.allowed_cpus),
+        "node": p.node,
+        "gpu_node": p.gpu_node,
+        "near_cpus": list(p.near_cpus),
+        "governor": p.governor,
+        "mhz": _n(p.mhz),
+        "max_mhz": _n(p.max_mhz),
+        "threads": p.threads,
+        "quota_cpus": _n(p.quota_cpus),
     }
 
 

@@ -157,6 +157,19 @@ def _defs() -> S:
         ring_bytes=_doc(_COUNT, "Memory of the ring in the server's process."),
         cupti=_doc(N_COUNT, "cuptiGetVersion()"),
     )
+    place = _object(
+        "Where a scheduler may run and runs.",
+        cpu=_doc(N_COUNT, "The CPU that its main thread ran on last."),
+        allowed_cpus=_list(_COUNT),
+        node=_doc(N_COUNT, "NUMA node of that CPU."),
+        gpu_node=_doc(N_COUNT, "NUMA node of its GPU."),
+        near_cpus=_doc(_list(_COUNT), "CPUs of the GPU's node; empty where there is one node, or it is not known."),
+        governor=_doc(N_STR, "Of the CPU's frequency."),
+        mhz=N_NUM,
+        max_mhz=N_NUM,
+        threads=_doc(N_COUNT, "Of the scheduler process."),
+        quota_cpus=_doc(N_NUM, "CPUs that its cgroup may use; null without a quota."),
+    )
     cpu = _object(
         "What the kernel's scheduler did to the scheduler's main thread.",
         level={"enum": ["A", "B", "C", "D"]},
@@ -165,11 +178,21 @@ def _defs() -> S:
         preemptions=N_COUNT,
         longest_ms=N_NUM,
         culprits=_list(
-            _object("Who ran instead; no pid: several, or unknown.", pid=N_COUNT, comm=_STR, count=_COUNT, ms=_NUM)
+            _object(
+                "Who ran instead; no pid: several, or unknown.",
+                pid=N_COUNT,
+                comm=_STR,
+                count=_doc(_COUNT, "Preemptions."),
+                ms=_doc(_NUM, "Wait that it caused, also after wake-ups."),
+                kind={"enum": ["server", "sgtop", "kernel", "other"]},
+                certain=_doc(_BOOL, "False at levels C and D: it used that CPU meanwhile."),
+            )
         ),
-        throttled_ms=N_NUM,
+        throttled_ms=_doc(N_NUM, "Held back by its cgroup's quota; not in wait_ms."),
+        nr_throttled=_doc(N_COUNT, "Periods in which the cgroup used its quota up."),
         migrations=N_COUNT,
         numa_ok=_known_or_null(_BOOL),
+        place=_known_or_null(place),
     )
     rank = _object(
         "One scheduler process.",
