@@ -25,6 +25,8 @@ pytest: venv
 # The generated pages of docs/.
 docs: venv
 	$(BIN)/python -m sgtop_agent.wire > docs/wire.md
+	$(BIN)/python -m sgtop_tui.docs docs
+	$(BIN)/python -m tests.tui.images
 
 venv: $(VENV)/.installed
 

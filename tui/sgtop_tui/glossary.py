@@ -1,6 +1,6 @@
 """What every number means and how it is measured: the one home of the text that ``e`` shows and docs/glossary.md holds.
 
-``python -m sgtop_tui.glossary`` prints the page; a test holds the two together.
+``python -m sgtop_tui.docs`` writes the page; a test holds the two together.
 """
 
 from __future__ import annotations
@@ -273,13 +273,9 @@ def document() -> str:
         "What every number on the screen means and how it is measured; `e` shows the same text.",
         "",
     ]
-    lines += ["Made by `python -m sgtop_tui.glossary`; do not edit.", ""]
+    lines += ["Made by `python -m sgtop_tui.docs`; do not edit.", ""]
     for term in sorted(TERMS, key=lambda t: t.name.casefold()):
         lines += [f"## {term.name}", "", term.means, "", f"*Measured:* {term.measured}", ""]
         if term.unknown:
             lines += [f"*– means:* {term.unknown}.", ""]
     return "\n".join(lines).rstrip() + "\n"
-
-
-if __name__ == "__main__":
-    print(document(), end="")

@@ -34,3 +34,10 @@ MEANINGS: dict[int, str] = {
 def epilog() -> str:
     """The table of exit codes as ``--help`` prints it."""
     return "exit codes:\n" + "\n".join(f"  {code:>3}  {text}" for code, text in MEANINGS.items())
+
+
+def document() -> str:
+    """docs/exit-codes.md."""
+    lines = ["# Exit codes", "", "Made by `python -m sgtop_tui.docs`; do not edit.", ""]
+    lines += ["| code | meaning |", "|---|---|", *(f"| {code} | {text} |" for code, text in MEANINGS.items())]
+    return "\n".join(lines) + "\n"

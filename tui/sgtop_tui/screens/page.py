@@ -25,10 +25,10 @@ class Page(ModalScreen[None]):
     Page { align: center middle; }
     Page VerticalScroll {
         width: 100%; max-width: 104; height: auto; max-height: 100%;
-        background: $surface; border: round $primary; padding: 0 1; scrollbar-size-vertical: 1;
+        background: $background; border: round $primary; padding: 0 1; scrollbar-size-vertical: 1;
         border-title-color: $primary;
     }
-    Page Static { width: 1fr; height: auto; background: $surface; }
+    Page Static { width: 1fr; height: auto; background: $background; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,e,question_mark,enter,space", "close", "close"),
