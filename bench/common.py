@@ -22,8 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 REPO = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPO))
-sys.path.insert(0, str(REPO / "tools" / "witness"))
+WITNESS = REPO / "tools" / "witness"
+PARTS = ("agent", "probes", "core", "tui")
+# On a host where nothing is installed (bench/gpu), sgtop runs from the tree.
+sys.path[:0] = [str(REPO), str(WITNESS), *(str(REPO / part) for part in PARTS)]
 
 import sgtop_witness  # noqa: E402  (found through the path above, as the server finds it)
 
@@ -150,7 +152,7 @@ def cpu_server(
     """
     with tempfile.TemporaryDirectory(prefix="sgtop-bench-") as tmp:
         folder = Path(tmp)
-        env = {"SGTOP_WITNESS": tmp, "PYTHONPATH": str(REPO / "tools" / "witness")}
+        env = {"SGTOP_WITNESS": tmp, "PYTHONPATH": str(WITNESS)}
         with CpuServer(
             ensure(version), port=free_port(31500, 31699), log=folder / "log", flags=flags, env=env, tp=tp
         ) as server:
@@ -182,7 +184,8 @@ def attached(port: int, *flags: str) -> Iterator[subprocess.Popen[str]]:
     """
     command = [*SGTOP, "--attach", f":{port}", "--json", *flags]
     with tempfile.TemporaryFile("w+") as err:
-        running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err, text=True, cwd=REPO)
+        env = {**os.environ, "PYTHONPATH": ":".join(str(REPO / part) for part in PARTS)}
+        running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err, text=True, cwd=REPO, env=env)
         assert running.stdout is not None
         try:
             end = time.monotonic() + 20
