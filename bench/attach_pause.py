@@ -1,8 +1,8 @@
 """How long a main thread stands still for an attach, by its own clock, for each way in.
 
 A target spins in Python and notes every stall longer than 20 µs. Around each attach the longest of them is taken; the
-ways are interleaved, with a control that does nothing, so that the machine's own noise is seen. The target's main thread
-has a CPU to itself where there are two.
+ways are interleaved, with a control that does nothing, so that the noise of the machine is seen. The main thread of the
+target has a CPU to itself where there are two.
 
     flock /tmp/sgtop-bench.lock python bench/attach_pause.py [--times 40] [--realtime]
 """

@@ -54,6 +54,7 @@ class Connection:
         self._next_ping = clock() + wire.HEARTBEAT_S
         self._closed = False
         self._why: str | None = None
+        self._bye: str | None = None
         self.hello, self.way = hello, way
         self.fds: deque[int] = deque()
         """Descriptors that came with frames, in order; whoever takes one closes it."""
@@ -91,10 +92,14 @@ class Connection:
             except OSError as e:
                 raise ConnectionLost(f"the connection broke: {e.strerror}") from None
             if not data:
+                if self._bye is not None:
+                    raise ConnectionLost(f"the agent left: {self._bye}")
                 half = f", in the middle of a frame ({self._reader.pending} bytes)" if self._reader.pending else ""
                 raise ConnectionLost(f"the agent closed the connection{half}")
             try:
                 for frame in self._reader.feed(data):
+                    if frame["k"] == "bye":
+                        self._bye = str(frame.get("why", "it gave no reason"))
                     if frame["k"] in wire.KINDS:
                         frames.append(frame)
                     else:
@@ -214,7 +219,7 @@ def _greet(
     first = frames.pop(0)
     if first["k"] == "bye":
         why = str(first.get("why", "it gave no reason"))
-        raise AttachError("the agent refused", why, kind=_bye_kind(str(first.get("code", "")), why))
+        raise AttachError("the agent refused", why, kind=_bye_kind(why))
     if first["k"] != "hello":
         raise AttachError("what answers there is not an sgtop agent", f"its first frame is {first['k']!r}")
     if first.get("proto") != wire.PROTOCOL:
@@ -233,10 +238,9 @@ def _greet(
     return connection
 
 
-def _bye_kind(code: str, why: str) -> str:
-    if code in ("foreign", "starting"):
-        return code
+def _bye_kind(why: str) -> str:
+    """The agent says in words why it refuses; an older or newer one may say it differently, so this looks at little."""
     text = why.lower()
-    if "version" in text:
+    if "version" in text or "protocol" in text:
         return "foreign"
-    return "starting" if "starting" in text or "event loop" in text else "failed"
+    return "starting" if text.startswith("starting") else "failed"

@@ -257,6 +257,15 @@ def test_frames_behind_the_hello_are_not_lost() -> None:
     theirs.close()
 
 
+def test_last_word_of_the_agent_is_the_reason() -> None:
+    made, theirs = connection()
+    theirs.sendall(wire.pack({"k": "bye", "why": "detached"}))
+    theirs.close()
+    assert [f["k"] for f in made.receive()] == ["bye"]
+    with pytest.raises(ConnectionLost, match="the agent left: detached"):
+        made.receive()
+
+
 def test_silent_agent() -> None:
     ours, theirs = socket.socketpair()
     with pytest.raises(AttachError, match="does not answer"):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from sgtop_agent import wire
-from sgtop_probes.attach import AttachOptions, open_rank, plugin
+from sgtop_probes.attach import AttachOptions, folder, open_rank, plugin
 from sgtop_probes.discovery import RankProcess
 from sgtop_probes.errors import AttachError
 
@@ -112,6 +112,19 @@ def test_links_on_the_way_are_followed(
     """/var/run is one on many systems."""
     (tmp_path / "way").symlink_to(place.parent)
     monkeypatch.setenv(plugin.DIR_VARIABLE, str(tmp_path / "way" / place.name))
+    plugin.connect(os.getpid()).close()
+
+
+def test_volume_that_is_mounted_here_too(agent: list[wire.Frame], place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sidecar that may not enter the server's /proc/PID/root reaches the folder by its own path."""
+    enter = folder.open_folder
+
+    def refuse_others(pid: int | str, path: str, **options: bool) -> int:
+        if pid != "self":
+            raise PermissionError(13, "Permission denied", path)
+        return enter(pid, path, **options)
+
+    monkeypatch.setattr(folder, "open_folder", refuse_others)
     plugin.connect(os.getpid()).close()
 
 

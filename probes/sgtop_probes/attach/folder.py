@@ -45,8 +45,8 @@ def openat2(directory: int, path: str, flags: int, resolve: int) -> int:
     return fd
 
 
-def open_folder(pid: int, path: str, *, links_above: bool = False) -> int:
-    """Open folder ``path`` of the target's mount namespace; it is no symlink.
+def open_folder(pid: int | str, path: str, *, links_above: bool = False) -> int:
+    """Open folder ``path`` in the mount namespace of ``pid`` (a pid or ``self``); it is no symlink.
 
     ``links_above``: links on the way to it are followed, within the target's root (``/var/run`` is often one).
 

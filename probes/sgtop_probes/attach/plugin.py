@@ -85,9 +85,13 @@ def find(pid: int) -> str:
 def _open(pid: int) -> tuple[socket.socket, str, str]:
     name = f"sgtop-{procfs.inner_pid(pid)}"
     tried = folders(pid)
-    for path in tried:
+    # A folder that is mounted here too (a sidecar's volume) can be used where /proc/PID/root may not be entered.
+    places: list[tuple[int | str, str]] = [(pid, path) for path in tried]
+    if os.environ.get(DIR_VARIABLE):
+        places.append(("self", os.environ[DIR_VARIABLE]))
+    for where, path in places:
         try:
-            directory = folder.open_folder(pid, path, links_above=True)
+            directory = folder.open_folder(where, path, links_above=True)
         except OSError:
             continue
         try:
