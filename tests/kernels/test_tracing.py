@@ -296,6 +296,9 @@ def test_launches_without_records_are_noticed(start: Start) -> None:
     p.do("mock", fn="cuptiActivityRegisterCallbacks", args=[0, 0])  # another tool
     state = p.until(lambda s: s["state"] == "failed", timeout=20)
     assert "reported no kernel" in state["reason"]
+    end = time.monotonic() + 10
+    while p.do("stats")["enabled"] and time.monotonic() < end:
+        time.sleep(0.02)
     assert p.do("stats")["enabled"] == []
 
 
