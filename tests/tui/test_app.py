@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from sgtop_core.model.snapshot import Snapshot
 from sgtop_tui import board, keys
-from sgtop_tui.app import WINDOWS_S, SgtopApp
+from sgtop_tui.app import WINDOWS_S, NewSnapshot, SgtopApp
 from sgtop_tui.panels import BY_NUMBER, PANELS
 from sgtop_tui.screens.page import Page
+from textual.command import CommandPalette
+from textual.pilot import Pilot
 from textual.widgets import Input
 
 from .app_driver import Clock, FakeSource, running, screen_text
@@ -222,11 +226,14 @@ async def test_palette_reaches_every_key_panel_and_theme() -> None:
         titles = {command.title for command in app.get_system_commands(app.screen)}
         assert {f"Panel: {panel.title}" for panel in PANELS} <= titles
         assert {"Quit", "Help", "Freeze", "Sort", "Filter", "Theme: blue-orange", "Theme: light"} <= titles
-        await pilot.press("ctrl+p", *"panel: findings", "enter")
-        await pilot.pause(0.5)
-        await pilot.press("enter")
+        command = next(c for c in app.get_system_commands(app.screen) if c.title == "Panel: findings")
+        command.callback()
+        await pilot.pause()
         await pilot.pause()
         assert set(app.board.rects) == {"header", "footer", "findings"}
+        await pilot.press("ctrl+p")
+        await pilot.pause()
+        assert CommandPalette.is_open(app)
 
 
 async def test_themes_change_colours_not_words() -> None:
@@ -292,20 +299,50 @@ async def test_a_source_that_fails_ends_the_screen_with_its_error() -> None:
     assert str(app.failure) == "session ended"
 
 
-async def test_snapshots_are_polled_four_times_a_second_and_never_queue_up() -> None:
-    source = FakeSource(decode_bound(0))
+def counted(source: FakeSource) -> list[int]:
+    """The source makes a new snapshot at each call; the calls so far."""
     asked: list[int] = []
 
-    def snapshot() -> object:
+    def snapshot() -> Snapshot:
         asked.append(1)
         return decode_bound(len(asked))
 
-    source.snapshot = snapshot  # type: ignore[method-assign,assignment]
+    source.snapshot = snapshot  # type: ignore[method-assign]
+    return asked
+
+
+async def until(pilot: Pilot[int], done: Callable[[], bool]) -> None:
+    for _ in range(300):
+        if done():
+            return
+        await pilot.pause(0.1)
+    raise AssertionError("not within 30 s")
+
+
+async def test_the_source_is_asked_again_and_again_and_each_answer_drawn() -> None:
+    source = FakeSource(decode_bound(0))
+    asked = counted(source)
     app = SgtopApp(source, poll=True)
     async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.pause(1.5)
-        assert 3 <= len(asked) <= 8
+        await until(pilot, lambda: len(asked) >= 4)
         assert "3 decode" in screen_text(app)
+
+
+async def test_a_slow_screen_never_has_snapshots_queued() -> None:
+    source = FakeSource(decode_bound(0))
+    asked = counted(source)
+
+    class Stuck(SgtopApp):
+        """A screen that has not drawn its snapshot yet."""
+
+        def on_new_snapshot(self, message: NewSnapshot) -> None:
+            message.prevent_default()
+
+    app = Stuck(source, poll=True)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: len(asked) >= 1)
+        await pilot.pause(1.5)
+        assert len(asked) == 1
 
 
 async def test_a_mode_of_a_newer_sglang_is_shown_as_such() -> None:
