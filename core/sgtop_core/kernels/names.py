@@ -10,7 +10,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-import cxxfilt
+try:
+    import cxxfilt
+except ImportError:  # sgtop from a bare tree (bench/gpu): names stay as the compiler wrote them
+    cxxfilt = None
 
 from .categories import Categories
 from .layout import COPY_KINDS, MEMCPY, MEMSET
@@ -21,7 +24,9 @@ MAX_ASKED = 256
 """Addresses asked for in one command."""
 
 
-def _demangler() -> cxxfilt.BaseDemangler:
+def _demangler() -> cxxfilt.BaseDemangler | None:
+    if cxxfilt is None:
+        return None
     default = cxxfilt.default_demangler
     if isinstance(default, cxxfilt.Demangler):
         return default
@@ -37,7 +42,7 @@ _DEMANGLER = _demangler()
 
 def demangle(name: str) -> str:
     """The C++ name in words; what is not mangled (Triton, CuTe DSL), or cannot be read, as it is."""
-    if not name.startswith("_Z"):
+    if not name.startswith("_Z") or _DEMANGLER is None:
         return name
     try:
         return str(_DEMANGLER.demangle(name))
