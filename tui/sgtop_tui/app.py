@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.style import Style
 from sgtop_core.model.snapshot import Rank, Snapshot
@@ -26,7 +26,7 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Input
 
-from . import keys, theme
+from . import keys, recordings, theme
 from .look import KERNEL_SORTS, SORTS, Choices, Look
 from .panels import BY_NUMBER, PANELS
 from .screens import pages
@@ -35,6 +35,9 @@ from .source import Source
 from .widgets.ascii_filter import AsciiFilter
 from .widgets.canvas import Canvas
 from .widgets.driver import Driver
+
+if TYPE_CHECKING:
+    from sgtop_core.recording.recorder import Recorder
 
 WINDOWS_S = (5.0, 60.0, 600.0)
 PERIOD_S = 0.25
@@ -67,6 +70,7 @@ class SgtopApp(App[int]):
         window_s: window of all figures at the start.
         poll: ask the source on a thread; tests feed snapshots themselves.
         clock: seconds, for the age of a frozen screen.
+        recorder: sees what the source takes in; for R and S.
     """
 
     CSS = """
@@ -95,6 +99,7 @@ class SgtopApp(App[int]):
         window_s: float = WINDOWS_S[0],
         poll: bool = True,
         clock: Callable[[], float] = time.monotonic,
+        recorder: Recorder | None = None,
     ) -> None:
         no_color = bool(os.environ.get("NO_COLOR"))
         super().__init__(driver_class=Driver, ansi_color=True if no_color else None)
@@ -106,7 +111,9 @@ class SgtopApp(App[int]):
         self._window_s = window_s
         self._poll = poll
         self._clock = clock
-        self._choices = Choices(readonly=source.readonly)
+        self._recorder = recorder
+        recording = recorder is not None and recorder.state().path is not None
+        self._choices = Choices(readonly=source.readonly, recording=recording)
         self._snapshot: Snapshot | None = None
         self._frozen: tuple[Snapshot, float] | None = None
         self._look: Look | None = None
@@ -301,6 +308,28 @@ class SgtopApp(App[int]):
         labels: list[str | None] = [None, *(rank.rank for rank in self._look.ranks)]
         at = labels.index(self._choices.rank) if self._choices.rank in labels else 0
         self._choose(rank=labels[(at + step) % len(labels)])
+
+    def action_record(self) -> None:
+        """Begin a recording, or end the one that runs."""
+        self.run_worker(self._record, thread=True, group="record", exit_on_error=False)
+
+    def _record(self) -> None:
+        text, on = recordings.toggle(self._recorder, self._snapshot)
+        self.call_from_thread(self.notify, text, timeout=6, markup=False)
+        self.call_from_thread(self._choose, recording=on)
+
+    def action_save(self) -> None:
+        """Save the last minutes."""
+        self.run_worker(self._save, thread=True, group="record", exit_on_error=False)
+
+    def _save(self) -> None:
+        text = recordings.save(self._recorder, self._snapshot)
+        self.call_from_thread(self.notify, text, timeout=6, markup=False)
+
+    def recording_stopped(self, why: str) -> None:
+        """The recorder gave up (disk full); from any thread."""
+        self.call_from_thread(self.notify, why, severity="warning", timeout=10, markup=False)
+        self.call_from_thread(self._choose, recording=False)
 
     def action_copy(self) -> None:
         """The next step of the worst finding to the clipboard."""

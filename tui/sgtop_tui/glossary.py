@@ -195,6 +195,55 @@ TERMS: tuple[Term, ...] = (
         "Compared within the window.",
     ),
     Term(
+        "cpu wait",
+        "Time that the scheduler's main thread was ready to run and had no CPU, a second of the window.",
+        "Kernel scheduling events of that thread (levels A to C) or its schedstat (level D).",
+        "this user or container may not read it: sgtop doctor says what is missing",
+    ),
+    Term(
+        "preempted",
+        "How often another task was put on the scheduler's CPU while it still had work. by: who ran meanwhile, how "
+        "often and for how long; ~ marks a suspect, known only by the CPU time that it used.",
+        "sched_switch: the thread was switched out while runnable.",
+        "as for cpu wait",
+    ),
+    Term(
+        "level",
+        "How the waits are seen. A: every switch, with who ran. B: the same from CPU-wide records. C: own threads. "
+        "D: sums from /proc. The best that is allowed here is used; the line below the rows says what the next needs.",
+        "Tried in that order when sgtop attaches.",
+    ),
+    Term(
+        "throttled",
+        "The cgroup had used its CPU quota up and the scheduler had to wait for the next period.",
+        "cpu.stat of the cgroup, versions 1 and 2.",
+        "no quota, or its file cannot be read",
+    ),
+    Term(
+        "NUMA",
+        "A mark where the scheduler runs on another NUMA node than its GPU.",
+        "The CPU it ran on last against the node of the GPU's PCI device.",
+        "one node, no GPU, or the host does not say",
+    ),
+    Term(
+        "SM busy",
+        "Share of time in which the GPU's multiprocessors had work, averaged over them. DRAM, tensor and occupancy "
+        "likewise.",
+        "NVML's GPM counters, Hopper and later, by sgtop's own process.",
+        "an older GPU, or the driver refuses",
+    ),
+    Term(
+        "kernel ran",
+        "nvidia-smi's utilisation: share of time in which any kernel was running, however small.",
+        "NVML.",
+        "the driver does not say",
+    ),
+    Term(
+        "throttle reason",
+        "Why the clocks are lower than they could be; only what makes a busy GPU slower is shown.",
+        "NVML's clock event reasons.",
+    ),
+    Term(
         "processes",
         "Tokenizer (with the HTTP server), detokenizer and DP controller. Python runs on one core: near 100% one of "
         "them is "

@@ -44,6 +44,8 @@ KEYS: tuple[Key, ...] = (
     Key("slash", "/", "filter", "filter", "show ranks, findings and kernels that hold a text", "choose", 8),
     Key("up", "↑", "rank(-1)", "rank before", "the rank that `where the time goes` shows; first the worst", "choose"),
     Key("down", "↓", "rank(1)", "next rank", "the next rank", "choose"),
+    Key("R", "R", "record", "record", "record to a file in the working folder; R again ends it", "act", 10),
+    Key("S", "S", "save", "save", "save the last five minutes to a file", "act"),
     Key("y", "y", "copy", "copy →", "copy the command of the worst finding to the clipboard", "act"),
     Key("w", "w", "where", "where is it", "where the main thread of the rank is in Python now; reads only", "act"),
     Key("ctrl+p", "ctrl+p", "command_palette", "palette", "all commands by name", "look"),

@@ -37,6 +37,7 @@ class Choices:
     """Seconds since the screen was frozen; None: it is not."""
     maximised: str | None = None
     readonly: bool = False
+    recording: bool = False
 
 
 @dataclass(frozen=True, slots=True)

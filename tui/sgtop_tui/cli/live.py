@@ -27,6 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_json(parser, "with --once one JSON object; alone a JSON line a snapshot, 4 a second")
     options.add_ascii(parser)
+    parser.add_argument("--record", metavar="FILE", help="record what is seen to FILE, from the start (screen only)")
+    parser.add_argument(
+        "--ring",
+        type=options.duration,
+        default=300.0,
+        metavar="TIME",
+        help="how much of the past S saves on the screen (default 5m)",
+    )
     parser.add_argument("--nvtx", action="store_true", help="also emit NVTX ranges, for an nsys that you have started")
     parser.add_argument(
         "--kernels",

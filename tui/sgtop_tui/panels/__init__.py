@@ -6,7 +6,7 @@ board works out the rest.
 
 from __future__ import annotations
 
-from . import decode, findings, forwards, kernels, log, modes, prefill, processes, ranks, stages, time
+from . import cpu, decode, findings, forwards, gpus, kernels, log, modes, prefill, processes, ranks, stages, time
 from .base import Panel
 
 PANELS: tuple[Panel, ...] = (
@@ -18,6 +18,8 @@ PANELS: tuple[Panel, ...] = (
     stages.PANEL,
     kernels.PANEL,
     ranks.PANEL,
+    cpu.PANEL,
+    gpus.PANEL,
     processes.PANEL,
     log.PANEL,
     findings.PANEL,

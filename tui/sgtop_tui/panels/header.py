@@ -58,6 +58,7 @@ def header(look: Look, width: int) -> Line:
     ]
     right: list[tuple[int, Part]] = [
         (1, ("READ-ONLY" if look.choices.readonly else "", "warn")),
+        (1, ("REC" if look.choices.recording else "", "warn")),
         (1, (f"lost {fmt.count(lost)} rows" if lost else "", "warn")),
         (8, (f"hooks {fmt.ms(over.hook_us_p50 / 1e3)}/step" if over.hook_us_p50 is not None else "", "dim")),
         (7, (f"sgtop {fmt.percent(over.client_cpu_share)} cpu" if over.client_cpu_share is not None else "", "dim")),

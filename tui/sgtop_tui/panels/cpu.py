@@ -1,0 +1,166 @@
+"""CPU contention: a row a rank, and who took the CPU from its scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sgtop_core.model.snapshot import Cpu, Culprit, Rank
+
+from .. import fmt
+from ..lines import Line, Part, Pen, clip
+from ..look import Look
+from .base import Panel, words
+
+BADLY = 0.05
+"""Share of the window spent waiting for a CPU above which the figure is marked."""
+
+LEVELS = {
+    "A": "every switch, who ran",
+    "B": "every switch of the CPUs, who ran",
+    "C": "switches of own threads, not who",
+    "D": "sums from /proc, suspects only",
+}
+
+
+def cpus(numbers: Sequence[int]) -> str:
+    """A list of CPUs as the kernel writes it: ``0-3,8``."""
+    out: list[str] = []
+    i = 0
+    while i < len(numbers):
+        j = i
+        while j + 1 < len(numbers) and numbers[j + 1] == numbers[j] + 1:
+            j += 1
+        out.append(str(numbers[i]) if i == j else f"{numbers[i]}-{numbers[j]}")
+        i = j + 1
+    return ",".join(out)
+
+
+def culprit(c: Culprit) -> str:
+    """``dockerd (812) 187× 410 ms``; a suspect has a ``~``, as only its CPU time is known."""
+    where = f" ({c.pid})" if c.pid > 0 else ""
+    times = f" {fmt.count(c.count)}×" if c.count else ""
+    return f"{'' if c.certain else '~'}{c.comm}{where}{times} {fmt.ms(c.ms)}"
+
+
+def _badges(c: Cpu) -> list[Part]:
+    out: list[Part] = []
+    if c.throttled_ms:
+        periods = f" in {fmt.count(c.nr_throttled)} periods" if c.nr_throttled else ""
+        out.append((f"throttled {fmt.ms(c.throttled_ms)}{periods}", "warn"))
+    if c.numa_ok is False and c.place is not None:
+        out.append((f"NUMA {c.place.node}, its GPU {c.place.gpu_node}", "warn"))
+    return out
+
+
+def row(rank: Rank, look: Look, width: int) -> Line:
+    """One rank."""
+    name = max((len(r.rank) for r in look.ranks), default=4)
+    pen = Pen(1).cell(rank.rank, name, left=True).gap(1)
+    c = rank.cpu
+    if c is None:
+        return pen.put("no scheduling samples", "dim").line()
+    covered = max(look.snap.covered_s, 1e-9)
+    place = c.place
+    if place is not None and place.cpu is not None:
+        pen.put("cpu ", "dim").put(f"{place.cpu}", "figure")
+        if place.allowed_cpus and place.allowed_cpus != place.host_cpus:
+            pen.put(f" of {cpus(place.allowed_cpus)}", "dim")
+        pen.gap(2)
+    per_s = None if c.wait_ms is None else c.wait_ms / covered
+    bad = per_s is not None and per_s / 1000 > BADLY
+    groups: list[list[Part]] = [
+        [("wait ", "dim"), (f"{fmt.ms(per_s)}/s" if per_s is not None else fmt.UNKNOWN, "warn" if bad else "figure")],
+        [
+            ("preempted ", "dim"),
+            (f"{fmt.per_s(c.preemptions / covered)}/s" if c.preemptions is not None else fmt.UNKNOWN, "figure"),
+        ],
+        *([badge] for badge in _badges(c)),
+        [("longest ", "dim"), (fmt.ms(c.longest_ms), "figure")],
+        [("moved ", "dim"), (f"{fmt.count(c.migrations)}×" if c.migrations is not None else fmt.UNKNOWN, "figure")],
+    ]
+    if place is not None:
+        if place.mhz is not None:
+            groups.append([(f"{place.mhz / 1000:.1f} GHz {place.governor or ''}".rstrip(), "dim")])
+        if place.threads is not None:
+            groups.append([(f"{place.threads} threads", "dim")])
+    for group in groups:
+        if not pen.add([*group, ("  ", "")], width):
+            break
+    return pen.line()
+
+
+def _who(c: Cpu, indent: int, width: int) -> Line | None:
+    worth = [x for x in c.culprits if x.ms >= 0.05]
+    if not worth:
+        return None
+    pen = Pen(indent).put("by ", "dim")
+    for i, one in enumerate(worth):
+        text = ("" if i == 0 else ", ") + culprit(one)
+        if pen.width + len(text) > width:
+            if i == 0:
+                pen.put(clip(text, width - pen.width))
+            break
+        pen.put(text, "" if one.kind == "other" else "dim")
+    return pen.line()
+
+
+def _lines(look: Look, width: int) -> Iterator[tuple[Line, Line | None]]:
+    name = max((len(r.rank) for r in look.ranks), default=4)
+    for rank in look.ranks:
+        yield row(rank, look, width), _who(rank.cpu, name + 2, width) if rank.cpu is not None else None
+
+
+def draw(look: Look, width: int, height: int) -> list[Line]:
+    """Rows; the culprits below each as far as there is room, the worst rank's first."""
+    pairs = list(_lines(look, width))
+    if not pairs:
+        return words("no rank seen yet", width)[:height]
+    spare = height - len(pairs)
+    waits = [(r.cpu.wait_ms or 0.0) if r.cpu is not None else 0.0 for r in look.ranks]
+    told = set(sorted(range(len(pairs)), key=lambda i: -waits[i])[: max(0, spare)])
+    out: list[Line] = []
+    for i, (first, second) in enumerate(pairs):
+        out.append(first)
+        if second is not None and i in told:
+            out.append(second)
+    missing = next((r.cpu.message for r in look.ranks if r.cpu is not None and r.cpu.message), "")
+    if missing and len(out) < height:
+        out += words(missing, width)
+    return out[:height]
+
+
+def _ideal(look: Look, width: int) -> int:
+    told = sum(second is not None for _, second in _lines(look, width))
+    return max(1, min(16, len(look.ranks) + told))
+
+
+def _least(look: Look, width: int) -> int:
+    return max(1, min(2, len(look.ranks)))
+
+
+def _shown(look: Look) -> bool:
+    return any(r.cpu is not None for r in look.ranks) or look.choices.maximised == "cpu"
+
+
+def _note(look: Look) -> str:
+    levels = sorted({r.cpu.level for r in look.ranks if r.cpu is not None})
+    said = " · ".join(f"level {level}: {LEVELS.get(level, level)}" for level in levels)
+    window = fmt.window(look.snap.window_s)
+    return f"{said} · {window}" if said else window
+
+
+PANEL = Panel(
+    key="cpu",
+    title="CPU",
+    number=6,
+    row=42,
+    priority=5,
+    draw=draw,
+    ideal=_ideal,
+    least=_least,
+    most=24,
+    min_width=56,
+    shown=_shown,
+    note=_note,
+    terms=("cpu wait", "preempted", "level", "throttled", "NUMA"),
+)
