@@ -12,7 +12,7 @@ from .gpu import GpuTimer
 from .patches import Fail, Make
 from .rows import Rows
 from .steps import StepState
-from .timeline import mono
+from .timeline import FORWARD, FORWARD_EAGER, FORWARD_GRAPH, FORWARD_UNKNOWN, Timeline, mono
 
 WIDTH = 11
 TARGET, DRAFT = 0, 1
@@ -31,13 +31,49 @@ def emitter(rows: Rows) -> Callable[[tuple[int, ...], int, int, int], None]:
     return emit
 
 
-def forward(
-    runner: int, rows: Rows, read: ReadForward | None, state: StepState, gpu: GpuTimer | None, graph_only: bool = False
-) -> Make:
-    """The hook of a runner's ``forward`` (or, ``graph_only``, of a draft graph runner's ``execute``/``replay``).
+def only_forward(tl: Timeline) -> Make:
+    """The hook of ``forward`` where a step has one forward, of its own batch, and no GPU event: two pairs.
 
-    ``read`` None: a step has one forward, of its own batch, so what was read of that holds.
+    The decoder makes the row, with what was read of the batch.
     """
+
+    def make(original: Any, fail: Fail) -> Any:
+        def hook(*args: Any, **kwargs: Any) -> Any:
+            try:
+                t0 = mono()
+                tl.put((t0, FORWARD))
+                if tl.measure:
+                    tl.spent += mono() - t0
+            except BaseException as error:
+                fail(error)
+            output = original(*args, **kwargs)
+            try:
+                t1 = mono()
+                try:
+                    tl.put((t1, FORWARD_GRAPH if output.can_run_graph else FORWARD_EAGER))
+                except AttributeError:
+                    tl.put((t1, FORWARD_UNKNOWN))
+                if tl.measure:
+                    tl.spent += mono() - t1
+            except BaseException as error:
+                fail(error)
+            return output
+
+        return hook
+
+    return make
+
+
+def forward(
+    runner: int,
+    tl: Timeline,
+    rows: Rows,
+    read: ReadForward,
+    state: StepState,
+    gpu: GpuTimer | None,
+    graph_only: bool = False,
+) -> Make:
+    """The hook of a runner's ``forward`` (or, ``graph_only``, of a draft graph runner's ``execute``/``replay``)."""
     target = runner == TARGET
     data, put, limit = rows.data, rows.put, rows.limit
 
@@ -47,16 +83,13 @@ def forward(
             slot = before = None
             mode = bs = tokens = -1
             try:
-                if read is None:
-                    mode, bs, tokens, _, _ = state.scalars
-                else:
-                    mode, bs, tokens = read(args[0] if args else kwargs["forward_batch"])
+                mode, bs, tokens = read(args[0] if args else kwargs["forward_batch"])
                 if gpu is not None:
                     slot = gpu.begin()
                     before = gpu.current
                     gpu.current = slot
-                if state.measure:
-                    state.spent += mono() - t0
+                if tl.measure:
+                    tl.spent += mono() - t0
             except BaseException as error:
                 fail(error)
             try:
@@ -72,10 +105,8 @@ def forward(
                 if graph_only:
                     graph = 1
                 else:
-                    try:
-                        graph = 1 if output.can_run_graph else 0
-                    except AttributeError:
-                        graph = -1
+                    used = getattr(output, "can_run_graph", None)
+                    graph = -1 if used is None else 1 if used else 0
                 if target:
                     state.graph = graph
                 if gpu is not None:
@@ -86,8 +117,8 @@ def forward(
                     put((state.ct, runner, mode, t0, t1, -1, -1, -1, bs, tokens, graph))
                 else:
                     rows.lost += 1
-                if state.measure:
-                    state.spent += mono() - t1
+                if tl.measure:
+                    tl.spent += mono() - t1
             except BaseException as error:
                 fail(error)
             return output

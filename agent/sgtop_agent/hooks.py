@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from array import array
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import describe, forwards, stages, steps, versions, wire
 from .boundary import Boundary
+from .decode import Decoder
 from .find import Found
 from .gcwatch import WIDTH as GC_WIDTH
 from .gcwatch import GcWatch
@@ -21,8 +21,8 @@ from .timeline import Timeline, mono
 
 QUEUE_PERIOD_NS = 50_000_000
 MOST_ROWS = 64
-"""Rows that one slice of the agent's thread turns into a frame: some 50 µs, as MOST_MARKS marks."""
-MOST_MARKS = 512
+"""Rows that one slice of the agent's thread turns into a frame: some 50 µs, as MOST_PAIRS pairs."""
+MOST_PAIRS = 384
 HOOK_SAMPLES = 4096
 
 CODE = {name: i for i, name in enumerate(wire.STAGES)}
@@ -44,20 +44,18 @@ class Hooks:
         self.state = steps.StepState(by_result=not versions.copies_carry_iter())
         self.ranges = Ranges({number: name for name, number in self.modes.items()})
         self.nvtx_problem = self.ranges.switch(True) if nvtx else None
-        self.step_rows = Rows(steps.STEP_WIDTH, 8192)
         self.forward_rows = Rows(forwards.WIDTH, 16384)
-        self.result_rows = Rows(steps.RESULT_WIDTH, 8192)
+        self._decoder = Decoder(self.modes.get("DECODE", -1))
         self.gc_rows = Rows(GC_WIDTH, 2048)
         self.queue_rows = Rows(describe.QUEUE_WIDTH, 512)
         self.hook_ns: array[int] = array("q")
         """Time in hooks a step, since ``take_hook_ns``."""
         self._retracted = [0]
         self._gc = GcWatch(self.gc_rows, found.ident, self.patches)
-        self._mark_ns = 0
-        self._mark_times: array[int] = array("q")
-        self._last_step = 0
         self._read_queue: Callable[[int], tuple[int, ...]] | None = None
         self._paths: set[tuple[int, str]] = set()
+        self._forward_pairs = False
+        """a step has one forward, of its own batch, and no GPU event: its hook writes pairs"""
         self.gpu: GpuTimer | None = None
 
     # --- on and off ------------------------------------------------------------------------------
@@ -71,8 +69,9 @@ class Hooks:
             self._read_queue = describe.queue_reader(s, self._retracted)
         except Exception as error:
             p.off["queue"] = f"{type(error).__name__}: {error}"[:300]
-        if self.gpu is not None or versions.target_runner(s) is not None:
-            self._install_forwards()
+        runners, graphs = self._runners()
+        self._forward_pairs = self.gpu is None and len(runners) == 1 and not graphs
+        self._install_forwards()
         for stage, path in loop.stages:
             open_end = loop.tight and stage == "process_input_requests"
             p.method(f"stage:{path}", s, path, stages.stage(tl, CODE[stage], open_end))
@@ -92,14 +91,16 @@ class Hooks:
             "result",
             s,
             "process_batch_result",
-            steps.process_batch_result(tl, CODE["process_batch_result"], self.result_rows, accepted, self.state),
+            steps.process_batch_result(tl, CODE["process_batch_result"], accepted, self.state),
         )
-        read = versions.read_batch(self.modes)
+        read, decode = versions.read_batch(self.modes), self.modes.get("DECODE", -1)
         p.method(
             "step",
             s,
             "run_batch",
-            steps.run_batch(s, tl, CODE["run_batch"], self.step_rows, read, self.state, self.gpu, self.ranges),
+            steps.run_batch(
+                s, tl, CODE["run_batch"], decode, read, self.state, self.gpu, self.ranges, self._forward_pairs
+            ),
         )
         turn = stages.turn(tl, CODE["recv_requests"], versions.pause_flags(s), loop.tight)
         if loop.turn:  # last: a turn that began without it would have no head
@@ -129,16 +130,16 @@ class Hooks:
         """Hook runners; those hooked already stay as they are (a speculative server may swap its graph runners)."""
         read = versions.read_forward(self.modes)
         runners, graphs = self._runners()
-        alone = len(runners) == 1 and not graphs
         for kind, runner in runners:
-            self._once(
-                "forward",
-                runner,
-                "forward",
-                forwards.forward(kind, self.forward_rows, None if alone else read, self.state, self.gpu),
-            )
+            if self._forward_pairs:
+                make = forwards.only_forward(self.timeline)
+            else:
+                make = forwards.forward(kind, self.timeline, self.forward_rows, read, self.state, self.gpu)
+            self._once("forward", runner, "forward", make)
         for graph, method in graphs:
-            make = forwards.forward(forwards.DRAFT, self.forward_rows, read, self.state, self.gpu, graph_only=True)
+            make = forwards.forward(
+                forwards.DRAFT, self.timeline, self.forward_rows, read, self.state, self.gpu, graph_only=True
+            )
             self._once("forward:draft-graph", graph, method, make)
         if self.gpu is not None:
             points, _ = versions.late_points([r for _, r in runners], [g for g, _ in graphs])
@@ -227,70 +228,55 @@ class Hooks:
     # --- agent's thread --------------------------------------------------------------------------
 
     def calibrate(self) -> None:
-        """Measure what one mark of a stage hook costs here, in short slices. Median of rounds, hooked minus bare."""
+        """Measure, in short slices, what a hook costs here beyond what it can measure itself: being called.
+
+        Median of rounds: hooked less bare less what the hook says.
+        """
 
         def bare(*args: Any, **kwargs: Any) -> None:
             return None
 
         sandbox = Timeline()
+        sandbox.measure = True
         hooked = stages.stage(sandbox, 1)(bare, lambda error: None)
         rounds = []
         for _ in range(9):
+            sandbox.spent = 0
             a = mono()
-            for _ in range(50):
+            for _ in range(40):
                 bare(None)
             b = mono()
-            for _ in range(50):
+            for _ in range(40):
                 hooked(None)
             c = mono()
             sandbox.marks.clear()
-            rounds.append(max(0, (c - b) - (b - a)) // 100)
+            rounds.append(max(0, (c - b) - (b - a) - sandbox.spent) // 40)
             time.sleep(0.0005)
-        self._mark_ns = sorted(rounds)[len(rounds) // 2]
+        self._decoder.call_ns = sorted(rounds)[len(rounds) // 2]
 
     def drain(self, now: int) -> Iterator[dict[str, Any]]:
         """Frames of what was written, a slice of work each; the caller yields the GIL between them."""
-        for _ in range(1 + len(self.timeline.marks) // (2 * MOST_MARKS)):
-            stage, t0, t1, times = self.timeline.drain(now, MOST_MARKS)
-            self._mark_times.extend(times)
-            if len(self._mark_times) > 16 * MOST_MARKS:
-                del self._mark_times[: -8 * MOST_MARKS]
+        decoder = self._decoder
+        made: dict[str, list[tuple[int, ...]]] = {"step": [], "forward": [], "result": []}
+        for _ in range(1 + len(self.timeline.marks) // (2 * MOST_PAIRS)):
+            decoder.feed(*self.timeline.take(MOST_PAIRS))
+            made["step"] += decoder.steps
+            made["forward"] += decoder.forwards
+            made["result"] += decoder.results
+            stage, t0, t1 = self.timeline.segments(decoder.times, decoder.stages, now)
             if len(t0):
                 yield _frame("stage", (stage, t0, t1))
-        for name, rows in self._tables():
-            while len(rows):
-                columns = rows.take(MOST_ROWS)
-                if name == "step":
-                    self._add_mark_cost(columns)
-                yield _frame(name, columns)
+        room = HOOK_SAMPLES - len(self.hook_ns)
+        self.hook_ns.extend([row[-1] for row in made["step"] if row[-1] >= 0][: max(0, room)])
+        for name, rows in made.items():
+            for i in range(0, len(rows), MOST_ROWS):
+                yield _frame(name, [array("q", column) for column in zip(*rows[i : i + MOST_ROWS], strict=True)])
+        for name, ring in self._rings():
+            while len(ring):
+                yield _frame(name, ring.take(MOST_ROWS))
 
-    def _tables(self) -> tuple[tuple[str, Rows], ...]:
-        return (
-            ("step", self.step_rows),
-            ("forward", self.forward_rows),
-            ("result", self.result_rows),
-            ("gc", self.gc_rows),
-            ("queue", self.queue_rows),
-        )
-
-    def _add_mark_cost(self, columns: list[array[int]]) -> None:
-        """Complete ``hook_ns``: what the hooks measured themselves, plus the marks of stage hooks at their cost.
-
-        The hooks of run_batch, process_batch_result and forward measure themselves in every eighth step only, as
-        reading the clock is most of what they do; -1 in the others. They do not see what calling them costs: their
-        four marks, counted here as well, stand for that.
-        """
-        t1, spent = columns[3], columns[-1]
-        times = self._mark_times
-        for i, ns in enumerate(spent):
-            if ns >= 0:
-                since = t1[i - 1] if i else self._last_step
-                marks = bisect_right(times, t1[i]) - bisect_right(times, since)
-                spent[i] = ns + marks * self._mark_ns
-                if len(self.hook_ns) < HOOK_SAMPLES:
-                    self.hook_ns.append(spent[i])
-        self._last_step = t1[-1]
-        del times[: bisect_right(times, self._last_step)]
+    def _rings(self) -> tuple[tuple[str, Rows], ...]:
+        return (("forward", self.forward_rows), ("gc", self.gc_rows), ("queue", self.queue_rows))
 
     def take_hook_ns(self) -> tuple[int, int, int, int]:
         """Steps measured since the last call, and median, 99th percentile and maximum of their time in hooks."""
@@ -303,8 +289,9 @@ class Hooks:
 
     def lost(self) -> dict[str, int]:
         """Table → rows lost since the hooks went on."""
-        out = {name: rows.lost for name, rows in self._tables()}
+        out = {name: rows.lost for name, rows in self._rings()}
         out["stage"] = self.timeline.lost
+        out["step"] = self.timeline.lost_steps
         if self.gpu is not None:
             out["gpu-events"] = self.gpu.lost
         return out

@@ -25,22 +25,31 @@ def stage(tl: Timeline, code: int, open_end: bool = False) -> Make:
         def hook(*args: Any, **kwargs: Any) -> Any:
             prev = tl.cur
             try:
+                t = mono()
                 tl.cur = code
-                tl.put((mono(), code))
+                tl.put((t, code))
+                if tl.measure:
+                    tl.spent += mono() - t
             except BaseException as error:
                 fail(error)
             try:
                 return original(*args, **kwargs)
             finally:
                 try:
+                    t = mono()
                     tl.cur = prev
-                    tl.put((mono(), prev))
+                    tl.put((t, prev))
+                    if tl.measure:
+                        tl.spent += mono() - t
                 except BaseException as error:
                     fail(error)
 
         def open_hook(*args: Any, **kwargs: Any) -> Any:
             try:
-                tl.put((mono(), code))
+                t = mono()
+                tl.put((t, code))
+                if tl.measure:
+                    tl.spent += mono() - t
             except BaseException as error:
                 fail(error)
             return original(*args, **kwargs)
@@ -78,8 +87,11 @@ def turn(tl: Timeline, code: int, flags: Any, open_end: bool = False) -> Make:
                 paused = flags._engine_paused
                 if tl.quiet or paused or len(marks) > CAPACITY:
                     tl.begin_turn(paused)
+                t = mono()
                 tl.cur = OTHER
-                tl.put((mono(), code))
+                tl.put((t, code))
+                if tl.measure:
+                    tl.spent += mono() - t
             except BaseException as error:
                 fail(error)
             return original(*args, **kwargs)
@@ -143,14 +155,19 @@ def boundary(tl: Timeline, code: int, steps: Boundary, tick: Callable[[int], Non
                 if t >= due:
                     due = t + period_ns
                     tick(t)
+                if tl.measure:
+                    tl.spent += mono() - t
             except BaseException as error:
                 fail(error)
             try:
                 return original(*args, **kwargs)
             finally:
                 try:
+                    t = mono()
                     tl.cur = prev
-                    tl.put((mono(), prev))
+                    tl.put((t, prev))
+                    if tl.measure:
+                        tl.spent += mono() - t
                 except BaseException as error:
                     fail(error)
 

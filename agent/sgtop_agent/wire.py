@@ -354,15 +354,19 @@ class FrameReader:
             WireError: garbage; the stream is of no use after it.
         """
         self._buf += data
-        while len(self._buf) >= 4:
-            (n,) = _U32.unpack_from(self._buf)
-            if n > self._max:
-                raise WireError(f"frame of {n} bytes")
-            if len(self._buf) < 4 + n:
-                return
-            body = bytes(memoryview(self._buf)[4 : 4 + n])
-            del self._buf[: 4 + n]
-            yield self._decode(body)
+        at = 0
+        try:
+            while len(self._buf) - at >= 4:
+                (n,) = _U32.unpack_from(self._buf, at)
+                if n > self._max:
+                    raise WireError(f"frame of {n} bytes")
+                if len(self._buf) - at < 4 + n:
+                    break
+                body = bytes(self._buf[at + 4 : at + 4 + n])
+                at += 4 + n
+                yield self._decode(body)
+        finally:
+            del self._buf[:at]  # once, not a frame
 
     @property
     def pending(self) -> int:

@@ -492,11 +492,13 @@ def make(generation: str, **kwargs: Any) -> Scheduler:
 def install(modes: Any) -> Callable[[], None]:
     """Fake modules in ``sys.modules``; returns what takes them out again."""
     before = {}
-    for name in ("sglang", "sglang.version", "sglang.srt.model_executor.forward_batch_info"):
+    batches, infos = "sglang.srt.managers.schedule_batch", "sglang.srt.model_executor.forward_batch_info"
+    for name in ("sglang", "sglang.version", batches, infos):
         before[name] = sys.modules.get(name)
         sys.modules[name] = types.ModuleType(name)
     sys.modules["sglang.version"].__version__ = "0.5.99"  # type: ignore[attr-defined]
-    sys.modules["sglang.srt.model_executor.forward_batch_info"].ForwardMode = modes  # type: ignore[attr-defined]
+    sys.modules[infos].ForwardMode = modes  # type: ignore[attr-defined]
+    sys.modules[batches].ScheduleBatch = NoIter if modes is ForwardModeOld else Batch  # type: ignore[attr-defined]
 
     def undo() -> None:
         for name, module in before.items():

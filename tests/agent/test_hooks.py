@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sgtop_agent import wire
-from sgtop_agent.find import find, where
+from sgtop_agent import stages, timeline, wire
+from sgtop_agent.find import Found, find, where
 from sgtop_agent.hooks import Hooks
+from sgtop_agent.rows import Rows
 
 from tests.agent import fake_sglang as fake
 
@@ -173,30 +174,23 @@ def test_a_hook_that_raises_goes_off_alone_and_the_server_goes_on() -> None:
     scheduler = fake.make("ingest")
     with hooked(scheduler) as hooks:
         fake.wait_for(lambda: hooks.timeline.quiet)
-
-        class Broken:
-            def __len__(self) -> int:
-                raise ZeroDivisionError("a field that this version has in another shape")
-
-        hooks.step_rows.put = None
         original = scheduler._next
 
-        def broken_once() -> Any:
+        def other_shape() -> Any:
             batch = original()
             if batch is not None and batch.forward_mode == scheduler.modes.EXTEND:
-                batch.prefill_stats = Broken()  # no log_hit_tokens
-                batch.prefill_stats_missing = True
+                batch.prefill_stats = object()  # a field that this version has in another shape
             return batch
 
-        scheduler._next = broken_once  # type: ignore[method-assign]
-        ct = scheduler.forward_ct
+        scheduler._next = other_shape  # type: ignore[method-assign]
         scheduler.process_batch_result = lambda batch, result: _finish(scheduler, batch)  # type: ignore[method-assign]
+        ct = scheduler.forward_ct
         scheduler.submit(fake.Req(prompt=10, new_tokens=3))
         fake.wait_for(lambda: scheduler.forward_ct >= ct + 2)
-        assert "step" in hooks.off()
         assert "AttributeError" in hooks.off()["step"]
         assert "run_batch" not in vars(scheduler)
         assert "step" not in hooks.caps
+        assert "stage" in hooks.caps
         del scheduler.process_batch_result
 
 
@@ -209,8 +203,6 @@ def test_exceptions_of_the_scheduler_pass_through_unchanged() -> None:
     scheduler = fake.make("ingest")
     undo = fake.install(scheduler.modes)
     try:
-        from sgtop_agent.find import Found
-
         hooks = Hooks(Found(scheduler, "event_loop_overlap", threading.get_ident(), 0))
         hooks.install()
 
@@ -247,23 +239,35 @@ def where_names(hooks: Hooks) -> str:
     return " ".join(where(hooks.found.ident, 50))
 
 
-def test_rings_are_bounded_and_count_what_they_lose() -> None:
+def test_what_does_not_fit_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "CAPACITY", 400)
+    monkeypatch.setattr(timeline, "CAPACITY", 400)
     scheduler = fake.make("ingest")
     with hooked(scheduler) as hooks:
-        hooks.step_rows.limit = hooks.step_rows.width * 3
         fake.wait_for(lambda: hooks.timeline.quiet)
-        hooks.undo()
-        hooks2 = Hooks(hooks.found)
-        hooks2.step_rows.limit = hooks2.step_rows.width * 3
-        hooks2.result_rows.limit = hooks2.result_rows.width * 3
-        hooks2.forward_rows.limit = hooks2.forward_rows.width * 3
-        hooks2.install()
         ct = scheduler.forward_ct
-        work(scheduler)
-        n = scheduler.forward_ct - ct
-        lost = hooks2.lost()
-        assert lost["step"] == lost["forward"] == lost["result"] == n - 3
-        hooks2.undo()
+        for _ in range(3):
+            work(scheduler)
+        steps = scheduler.forward_ct - ct
+        assert len(hooks.timeline.marks) < 600
+        first = collect(hooks)
+        work(scheduler)  # there is room again
+        again = scheduler.forward_ct - ct - steps
+        second = collect(hooks)
+        seen = len(first["step"]["ct"]) + len(second["step"]["ct"])
+        assert hooks.lost()["step"] == steps + again - seen
+        assert hooks.lost()["step"] > 0
+        assert hooks.lost()["stage"] > hooks.lost()["step"]
+        assert len(second["step"]["ct"]) > 0
+
+
+def test_a_full_ring_counts_its_rows() -> None:
+    rows = Rows(2, 3)
+    for i in range(5):
+        rows.add((i, i))
+    assert rows.lost == 2
+    assert [list(c) for c in rows.take(2)] == [[0, 1], [0, 1]]
+    assert len(rows) == 1
 
 
 def test_find_says_starting_before_the_loop_runs_and_leaves_no_locals_behind() -> None:
