@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sgtop_core.model.causes import PATIENCE_NS, PRIORITY, Names, Sources, timeline
+from sgtop_core.model.causes import PATIENCE_NS, PRIORITY, AllSources, Names, Sources, timeline
 from sgtop_core.model.gaps import Chain, Gaps
 from sgtop_core.model.windows import TICK_NS
 
@@ -34,7 +34,7 @@ def test_every_nanosecond_has_exactly_the_strongest_cause(by: dict, cuts: list[i
     names = Names()
     for i in range(4):
         names.code(f"c{i}")
-    sources = Sources(names, ())
+    sources = Sources(names)
     for name, spans in by.items():
         sources.push(name, *arrays(spans))
     edges = sorted(set(cuts))
@@ -66,12 +66,14 @@ def test_an_unknown_source_is_refused() -> None:
 def test_a_gap_waits_for_the_sources_that_were_announced_but_not_for_ever() -> None:
     names = Names()
     stage, taken = names.code("run_batch"), names.code("preempted")
-    sources = Sources(names, ("stage",))
+    everyone = AllSources(names)
+    sources = Sources(names, everyone, 2)
+    sources.expect("stage")
     sources.expect("preempted")
-    gaps = Gaps(sources)
+    gaps = Gaps(everyone)
     t = 1000 * TICK_NS
-    one = np.array([1])
-    gaps.add(np.array([t]), np.array([t + 1000]), one)
+    one, rank = np.array([1]), np.array([2])
+    gaps.add(rank, np.array([t]), np.array([t + 1000]), one)
     sources.push("stage", np.array([t - 50]), np.array([t + 5000]), np.array([stage]))
     assert gaps.split(t + 2000) is None
     sources.push("preempted", np.array([t + 100]), np.array([t + 400]), np.array([taken]), mark=t + 3000)
@@ -81,7 +83,7 @@ def test_a_gap_waits_for_the_sources_that_were_announced_but_not_for_ever() -> N
     assert got.ns.sum() == 1000
     assert got.ns[got.cause == stage].sum() == 700
 
-    gaps.add(np.array([t + 4000]), np.array([t + 9000]), one)
+    gaps.add(rank, np.array([t + 4000]), np.array([t + 9000]), one)
     assert gaps.split(t + 10_000) is None
     late = gaps.split(t + 9000 + PATIENCE_NS)
     assert late is not None
@@ -91,21 +93,45 @@ def test_a_gap_waits_for_the_sources_that_were_announced_but_not_for_ever() -> N
 
 def test_chain_measures_gaps_and_the_union() -> None:
     chain = Chain()
-    first = chain.add(np.array([10, 25, 28]), np.array([20, 40, 35]))
+    other = np.array([1, 1])
+    assert chain.add(other, np.array([3, 9]), np.array([4, 99])).gap.tolist() == [-1, 5]
+    rank = np.array([0, 0, 0])
+    first = chain.add(rank, np.array([10, 25, 28]), np.array([20, 40, 35]))
     assert first.gap.tolist() == [-1, 5, 0]
     busy = (first.t1 - first.busy0).tolist()
     assert busy == [10, 15, 0]
-    second = chain.add(np.array([39, 50]), np.array([44, 51]))
-    assert second.gap.tolist() == [0, 6]
-    assert (second.t1 - second.busy0).tolist() == [4, 1]
-    chain.cut()
-    assert chain.add(np.array([90]), np.array([91])).gap.tolist() == [-1]
+    second = chain.add(np.array([0, 0, 1]), np.array([39, 50, 101]), np.array([44, 51, 102]))
+    assert second.gap.tolist() == [0, 6, 2]
+    assert (second.t1 - second.busy0).tolist() == [4, 1, 1]
+    chain.cut(0)
+    third = chain.add(np.array([0, 1]), np.array([90, 105]), np.array([91, 106]))
+    assert third.gap.tolist() == [-1, 3]
 
 
 def test_old_intervals_are_forgotten() -> None:
-    sources = Sources(Names())
+    everyone = AllSources(Names())
+    sources = Sources(everyone.names, everyone)
     for k in range(100):
         t = k * 10**9
         sources.push("stage", np.array([t]), np.array([t + 10**8]), np.array([0]))
-        sources.forget(t)
-    assert len(sources._by["stage"].chunks) <= 22
+        everyone.forget(t)
+    assert len(everyone._by["stage"].chunks) <= 22
+
+
+@given(SPANS, SPANS)
+def test_ranks_do_not_see_each_other(mine: list[tuple[int, int, int]], theirs: list[tuple[int, int, int]]) -> None:
+    names = Names()
+    for i in range(4):
+        names.code(f"c{i}")
+    together, alone = AllSources(names), Sources(names)
+    t0, t1, code = arrays(mine)
+    u0, u1, other = arrays(theirs)
+    rank = np.concatenate([np.full(len(t0), 1), np.full(len(u0), 2)])
+    together.push("stage", np.concatenate([t0, u0]), np.concatenate([t1, u1]), np.concatenate([code, other]), rank)
+    alone.push("stage", t0, t1, code)
+    a, b = np.array([0, 20, 45]), np.array([15, 40, 80])
+    want = alone.partition(a, b)
+    got = together.partition(np.array([1, 1, 1]), a, b)
+    assert sorted(zip(got.which, got.code, got.ns, strict=True)) == sorted(
+        zip(want.which, want.code, want.ns, strict=True)
+    )

@@ -405,20 +405,20 @@ def test_nonsense_numbers_never_raise(data: st.DataObject) -> None:
 def test_the_inbox_is_bounded_and_counts() -> None:
     box = Inbox(max_rows=100)
     for k in range(30):
-        box.put(rows("result", *((i, T0 + i, -1, 0) for i in range(k * 10, k * 10 + 10))))
+        box.put(0, rows("result", *((i, T0 + i, -1, 0) for i in range(k * 10, k * 10 + 10))))
     kept = box.take("result", T0 + S)
     assert kept is not None
-    assert len(kept) + box.dropped["result"] == 300
+    assert len(kept) + box.dropped[0]["result"] == 300
     assert int(kept["ct"][-1]) == 299
 
 
 def test_the_inbox_hands_out_in_order_and_once() -> None:
     box = Inbox()
-    box.put(rows("result", (1, 10, 0, 0), (2, 20, 0, 0)))
-    box.put(rows("result", (3, 30, 0, 0), (4, 40, 0, 0)))
+    box.put(0, rows("result", (1, 10, 0, 0), (2, 20, 0, 0)))
+    box.put(0, rows("result", (3, 30, 0, 0), (4, 40, 0, 0)))
     assert box.take("result", 25)["ct"].tolist() == [1, 2]
     assert box.take("result", 25) is None
-    box.put(rows("result", (5, 50, 0, 0)))
+    box.put(0, rows("result", (5, 50, 0, 0)))
     assert box.take("result", 99)["ct"].tolist() == [3, 4, 5]
 
 
@@ -474,9 +474,10 @@ def test_memory_stays_where_it_is() -> None:
     state = f.model.slots["TP0"].state
 
     def size() -> int:
-        arrays = [x for bank in (state.durations, state.counts) for x in (*bank._hist, *bank._window, *bank._sum)]
+        banks = (state.durations.bank, state.counts.bank)
+        arrays = [x for bank in banks for x in (*bank._hist, *bank._window, *bank._sum)]
         chunks = [
-            c for s in state.sources._by.values() for _, _, line in s.chunks for c in (line.t0, line.t1, line.code)
+            c for s in state.sources._all._by.values() for _, _, line in s.chunks for c in (line.t0, line.t1, line.code)
         ]
         return sum(a.nbytes for a in arrays) + sum(c.nbytes for c in chunks)
 

@@ -72,7 +72,7 @@ def test_level_is_the_shortest_window_that_holds() -> None:
 @given(st.lists(st.tuples(st.integers(1, 30), st.lists(st.integers(1, 10**9), max_size=4)), max_size=25))
 def test_hist_bank_equals_a_plain_count(ticks: list[tuple[int, list[int]]]) -> None:
     bank: HistBank[str] = HistBank(Durations)
-    row = bank.row("x", trace=True)
+    row = bank.row(3, "x", trace=True)
     end = 10_000 * TICK_NS
     kept: list[tuple[int, int]] = []
     for step, values in ticks:
@@ -83,7 +83,7 @@ def test_hist_bank_equals_a_plain_count(ticks: list[tuple[int, list[int]]]) -> N
         for i, w in enumerate(WINDOWS):
             head = (end - 1) // w.slot_ns
             inside = [v for t, v in kept if (t - 1) // w.slot_ns > head - w.slots]
-            got = bank.read(i).get("x")
+            got = bank.read(i, 3).get("x")
             if not inside:
                 assert got is None
                 continue
@@ -91,7 +91,7 @@ def test_hist_bank_equals_a_plain_count(ticks: list[tuple[int, list[int]]]) -> N
             assert (got.count, got.total, got.max) == (len(inside), sum(inside), max(inside))
             assert got.p50 == pytest.approx(sorted(inside)[(len(inside) + 1) // 2 - 1], rel=0.02, abs=100)
             last = [v for t, v in kept if (t - 1) // w.slot_ns == head]
-            median = bank.medians(i, "x")[-1]
+            median = bank.medians(i, 3, "x")[-1]
             assert (median is None) == (not last)
 
 
@@ -100,7 +100,7 @@ def test_hist_bank_equals_a_plain_count(ticks: list[tuple[int, list[int]]]) -> N
 def test_time_bank_puts_late_intervals_where_they_were(ticks: list[tuple[int, int, int]]) -> None:
     """Each interval ends at or before the tick in which it is reported, perhaps long before."""
     bank: TimeBank[str] = TimeBank()
-    row = bank.row("x")
+    row = bank.row(3, "x")
     end = 10_000 * TICK_NS
     spans: list[tuple[int, int]] = []
     for step, late, length in ticks:
@@ -114,7 +114,7 @@ def test_time_bank_puts_late_intervals_where_they_were(ticks: list[tuple[int, in
         for i, w in enumerate(WINDOWS):
             start = ((end - 1) // w.slot_ns - w.slots + 1) * w.slot_ns
             want = sum(max(min(y, end) - max(x, start), 0) for x, y in spans)
-            assert bank.read(i).get("x", 0) == want
+            assert bank.read(i, 3).get("x", 0) == want
 
 
 def test_the_short_window_is_exactly_five_seconds() -> None:
@@ -131,10 +131,10 @@ def test_banks_grow_with_their_keys() -> None:
     bank: HistBank[int] = HistBank(Counts)
     times: TimeBank[int] = TimeBank()
     for k in range(40):
-        bank.add(np.array([bank.row(k)]), np.array([k]))
-        times.row(k)
+        bank.add(np.array([bank.row(0, k)]), np.array([k]))
+        times.row(0, k)
         bank.commit(1_000 * TICK_NS)
         times.advance(1_000 * TICK_NS)
-        times.add_now(np.array([times.row(k)]), np.array([k + 1]))
-    assert {k: s.max for k, s in bank.read(0).items()} == {k: k for k in range(40)}
-    assert times.read(2) == {k: k + 1 for k in range(40)}
+        times.add_now(np.array([times.row(0, k)]), np.array([k + 1]))
+    assert {k: s.max for k, s in bank.read(0, 0).items()} == {k: k for k in range(40)}
+    assert times.read(2, 0) == {k: k + 1 for k in range(40)}

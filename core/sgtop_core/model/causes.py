@@ -10,12 +10,12 @@ the gap's end, or when the gap is ``PATIENCE_NS`` old.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from sgtop_core.model.arrays import EMPTY, I64, ranges
+from sgtop_core.model.axis import MAX_RANKS, shifted
 
 OTHER = "other"
 NO_WORK = "no work"
@@ -114,76 +114,91 @@ def carve(a: I64, b: I64, which: I64, line: Timeline) -> tuple[Parts, I64, I64, 
 class _Source:
     def __init__(self) -> None:
         self.chunks: list[tuple[int, int, Timeline]] = []
-        self.mark = -1
+        """(first start, last end, intervals on the common axis), in the order of their ends."""
+        self.mark = np.full(MAX_RANKS, -1, np.int64)
+        self.expected = np.zeros(MAX_RANKS, np.bool_)
 
-    def between(self, a: int, b: int) -> Timeline:
+    def put(self, t0: I64, t1: I64, code: I64, rank: I64) -> None:
+        if not len(t0):
+            return
+        np.maximum.at(self.mark, rank, t1)
+        line = timeline(shifted(t0, rank), shifted(t1, rank), code)
+        if len(line):
+            end = int(t1.max())
+            self.chunks.append((int(t0.min()), end, line))
+            if len(self.chunks) > 1 and end < self.chunks[-2][1]:  # a late one: keep them in the order of their ends
+                self.chunks.sort(key=lambda c: c[1])
+
+    def between(self, a: int, b: int) -> list[Timeline]:
+        """The chunks that touch ``(a, b)``, oldest first."""
         hit: list[Timeline] = []
         for start, end, line in reversed(self.chunks):
             if end <= a:
                 break
             if start < b:
                 hit.append(line)
+        hit.reverse()
+        return hit
+
+
+class AllSources:
+    """What is known about the ranks' time, by source; the last 20 s of it."""
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self._by = {s: _Source() for s in PRIORITY}
+
+    def expect(self, source: str, rank: int, yes: bool = True) -> None:
+        """Wait (or stop waiting) for ``source`` before a gap of ``rank`` is split."""
+        self._by[source].expected[rank] = yes
+
+    def push(self, source: str, t0: I64, t1: I64, code: I64, rank: I64) -> None:
+        """Add intervals (ns) of ``source``."""
+        self._by[source].put(t0, t1, code, rank)
+
+    def reported(self, source: str, rank: I64, mark: I64) -> None:
+        """``source`` has reported all it knows of these ranks up to ``mark`` (ns)."""
+        np.maximum.at(self._by[source].mark, rank, mark)
+
+    def clear(self, rank: int) -> None:
+        """Forget a rank. Its intervals stay until they are old: the process that follows has later times."""
+        for s in self._by.values():
+            s.mark[rank], s.expected[rank] = -1, False
+
+    def known_until(self) -> I64:
+        """For each rank the time up to which all its expected sources have reported; far away where none is."""
+        far = np.iinfo(np.int64).max
+        known: I64 = np.min([np.where(s.expected, s.mark, far) for s in self._by.values()], axis=0)
+        return known
+
+    def mark(self, source: str, rank: int) -> int:
+        """End (ns) of the latest interval of ``source``, or what ``reported`` said; -1 before the first."""
+        return int(self._by[source].mark[rank])
+
+    def only(self, source: str, a: int, b: int) -> Timeline:
+        """The intervals of one source that touch ``(a, b)``, and perhaps some around them, on the common axis."""
+        hit = self._by[source].between(a, b)
         if len(hit) <= 1:
             return hit[0] if hit else NOTHING
-        hit.reverse()
         return timeline(
             np.concatenate([c.t0 for c in hit]),
             np.concatenate([c.t1 for c in hit]),
             np.concatenate([c.code for c in hit]),
         )
 
-
-class Sources:
-    """What is known about one rank's time, by source; the last 20 s of it."""
-
-    def __init__(self, names: Names, expected: Sequence[str] = ("stage",)) -> None:
-        self.names = names
-        self._by = {s: _Source() for s in PRIORITY}
-        self._expected = set(expected)
-
-    def expect(self, source: str, yes: bool = True) -> None:
-        """Wait (or stop waiting) for ``source`` before a gap is split."""
-        if source not in self._by:
-            raise KeyError(source)
-        (self._expected.add if yes else self._expected.discard)(source)
-
-    def push(self, source: str, t0: I64, t1: I64, code: I64, mark: int | None = None) -> None:
-        """Add intervals (ns) of ``source``; ``mark`` says up to when it has reported all it knows."""
-        s = self._by[source]
-        line = timeline(t0, t1, code)
-        if len(line):
-            start, end = int(line.t0[0]), int(line.t1[-1])
-            s.chunks.append((start, end, line))
-            if len(s.chunks) > 1 and end < s.chunks[-2][1]:  # a late one: keep them in the order of their ends
-                s.chunks.sort(key=lambda c: c[1])
-            s.mark = max(s.mark, end)
-        if mark is not None:
-            s.mark = max(s.mark, mark)
-
-    def known_until(self) -> int | None:
-        """Time up to which all expected sources have reported; None where nothing is expected."""
-        return min((self._by[s].mark for s in self._expected), default=None)
-
-    def mark(self, source: str) -> int:
-        """End (ns) of the latest interval of ``source``, or what ``push`` was told; -1 before the first."""
-        return self._by[source].mark
-
-    def only(self, source: str, a: int, b: int) -> Timeline:
-        """The intervals of one source that touch ``(a, b)``, and perhaps some around them."""
-        return self._by[source].between(a, b)
-
-    def partition(self, a: I64, b: I64) -> Parts:
-        """Every nanosecond of the intervals ``[a, b)`` (sorted, not overlapping) with exactly one cause."""
+    def partition(self, rank: I64, a: I64, b: I64) -> Parts:
+        """Every nanosecond of the intervals ``[a, b)`` with exactly one cause."""
         if not len(a):
             return Parts(EMPTY, EMPTY, EMPTY)
-        low, high = int(a[0]), int(b[-1])
+        low, high = int(a.min()), int(b.max())
+        a, b = shifted(a, rank), shifted(b, rank)
         which = np.arange(len(a))
         found: list[Parts] = []
         for source in reversed(PRIORITY):
-            line = self._by[source].between(low, high)
-            if len(line) and len(a):
-                parts, a, b, which = carve(a, b, which, line)
-                found.append(parts)
+            for line in self._by[source].between(low, high):
+                if len(a):
+                    parts, a, b, which = carve(a, b, which, line)
+                    found.append(parts)
         found.append(Parts(which, np.zeros(len(a), np.int64), b - a))
         return Parts(
             np.concatenate([p.which for p in found]),
@@ -196,3 +211,30 @@ class Sources:
         for s in self._by.values():
             while s.chunks and s.chunks[0][1] < before - _KEEP_NS:
                 s.chunks.pop(0)
+
+
+class Sources:
+    """One rank's part of AllSources, for those who know something about it; alone, a rank of its own."""
+
+    def __init__(self, names: Names, all_ranks: AllSources | None = None, rank: int = 0) -> None:
+        self.names = names
+        self._all = all_ranks or AllSources(names)
+        self._rank = rank
+
+    def expect(self, source: str, yes: bool = True) -> None:
+        """Wait (or stop waiting) for ``source`` before a gap is split."""
+        self._all.expect(source, self._rank, yes)
+
+    def push(self, source: str, t0: I64, t1: I64, code: I64, mark: int | None = None) -> None:
+        """Add intervals (ns) of ``source``; ``mark`` says up to when it has reported all it knows."""
+        self._all.push(source, t0, t1, code, np.full(len(t0), self._rank, np.int64))
+        if mark is not None:
+            self._all.reported(source, np.array([self._rank]), np.array([mark]))
+
+    def mark(self, source: str) -> int:
+        """End (ns) of the latest interval of ``source``, or what ``push`` was told; -1 before the first."""
+        return self._all.mark(source, self._rank)
+
+    def partition(self, a: I64, b: I64) -> Parts:
+        """Every nanosecond of the intervals ``[a, b)`` with exactly one cause."""
+        return self._all.partition(np.full(len(a), self._rank, np.int64), a, b)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from sgtop_agent.wire import Frame
 
 from sgtop_core.model.bins import Durations, quantiles
+from sgtop_core.model.fleet import Fleet
 from sgtop_core.model.kernel_rank import with_kernels
 from sgtop_core.model.kernel_view import KernelView
 from sgtop_core.model.rank import RankState
@@ -57,6 +58,9 @@ class Model:
     def __init__(self) -> None:
         self.slots: dict[str, Slot] = {}
         self.end = 0
+        self._fleet = Fleet()
+        self._counted: dict[tuple[str, int], Rank] = {}
+        """(label, level) → what the events up to ``end`` say; screen and findings look at the same windows."""
         self.server = Server(None, None, None, None, None, None)
         self.attach = Attach(None, "connecting")
         self.processes: tuple[Process, ...] = ()
@@ -79,8 +83,14 @@ class Model:
     def hello(self, label: str, hello: Mapping[str, Any], now: int) -> RankState:
         """An agent has answered: the rank starts anew."""
         s = self.slots.setdefault(label, Slot(None))
-        s.state, s.status, s.message, s.heard, s.where = RankState(hello, now), "live", "", now, ""
+        s.state = None
+        self._counted.clear()
+        self._fleet.keep(self._states())
+        s.state, s.status, s.message, s.heard, s.where = self._fleet.hello(hello, now), "live", "", now, ""
         return s.state
+
+    def _states(self) -> list[RankState]:
+        return [s.state for s in self.slots.values() if s.state is not None]
 
     def frame(self, label: str, frame: Frame, now: int) -> None:
         """Take a frame of a rank's agent. ``now`` (ns) is when it was read.
@@ -92,7 +102,7 @@ class Model:
         if s is None or s.state is None:
             return
         s.heard = now
-        s.state.frame(frame)
+        self._fleet.frame(s.state, frame)
 
     def advance(self, now: int) -> bool:
         """Move all ranks to the last tick that is complete at ``now`` (ns).
@@ -104,9 +114,9 @@ class Model:
         if end <= self.end:
             return False
         self.end = end
-        for s in self.slots.values():
-            if s.state is not None:
-                s.state.advance(end)
+        self._counted.clear()
+        self._fleet.keep(self._states())
+        self._fleet.advance(end)
         return True
 
     def snapshot(self, level: int, now: int, unix: float) -> Snapshot:
@@ -162,7 +172,19 @@ class Model:
         status, message = s.status, s.message
         if status == "live":
             status, message = verdict(s, now)
-        rank = RankView(s.state, level).rank(label, s.pid, status, message, now, s.cpu_share)
+        counted = self._counted.get((label, level))
+        if counted is None:
+            counted = self._counted[label, level] = RankView(s.state, level).rank(label)
+        last = s.state.last_step_at
+        rank = replace(
+            counted,
+            pid=s.pid,
+            state=status,
+            message=message,
+            cpu_share=s.cpu_share,
+            last_step=s.state.last_ct,
+            last_step_age_s=None if last is None else max(now - last, 0) / 1e9,
+        )
         return rank if s.kernels is None else with_kernels(rank, s.kernels)
 
     def overhead(self, level: int) -> Overhead:
@@ -192,7 +214,7 @@ class Model:
             if s.state is None:
                 continue
             lost = s.state.stat.get("lost")
-            for table, n in (*(lost.items() if isinstance(lost, Mapping) else ()), *s.state.inbox.dropped.items()):
+            for table, n in (*(lost.items() if isinstance(lost, Mapping) else ()), *s.state.dropped.items()):
                 if isinstance(n, int) and n > 0:
                     out[str(table)] = out.get(str(table), 0) + n
         return out

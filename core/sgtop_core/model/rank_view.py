@@ -36,18 +36,17 @@ class RankView:
         """Seconds of the window that hold data of this rank."""
         return WINDOWS[level].span(state.end, state.start) / 1e9
 
-    def rank(self, label: str, pid: int | None, status: str, message: str, now: int, cpu: float | None) -> Rank:
-        """The whole rank; ``status``, ``message`` and ``cpu`` come from outside of the events."""
+    def rank(self, label: str) -> Rank:
+        """All that the events say; what they do not say (pid, state, CPU) is left open."""
         s = self.s
         stages = s.stage_ns.read(self.level)
-        last = s.last_step_at
         return Rank(
             rank=label,
-            pid=pid,
-            state=status,
-            message=message,
+            pid=None,
+            state="live",
+            message="",
             last_step=s.last_ct,
-            last_step_age_s=None if last is None else max(now - last, 0) / 1e9,
+            last_step_age_s=None,
             modes=self.modes(),
             forwards=self.forwards(),
             stages_s={name: ns / 1e9 for name, ns in stages.items() if name != BUSY},
@@ -57,7 +56,6 @@ class RankView:
             gc=self.gc(),
             strip=s.strip.read(self.level),
             graph_max_bs=_positive(s.graph.get("decode_max_bs")),
-            cpu_share=cpu,
             finished_per_s=self._rate("finished", 0, "finished_known"),
             cpu=s.scheduling.view(self.level, s.end) if s.scheduling is not None else None,
         )

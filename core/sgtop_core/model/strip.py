@@ -1,4 +1,4 @@
-"""The mode strip: what a rank did in each slice of time.
+"""The mode strip: what each rank did in each slice of time.
 
 Cells of 80 ms, and of 6 and 60 times that for the longer windows. A cell shows what took most of it among forwards
 of the target model, ``idle`` and ``paused``; where none of these was there it shows the step (or draft forward) that
@@ -7,11 +7,12 @@ was under way, and where nothing is known it is None.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from sgtop_core.model.arrays import I64, split
+from sgtop_core.model.axis import MAX_RANKS
 from sgtop_core.model.snapshot import Cell
 
 CELL_NS = 80_000_000
@@ -21,18 +22,26 @@ _MAX_CODES = 64
 _MANY = 96
 """Portions of spans that are kept; three come a tick, and the shortest strip shows 40 ticks."""
 
+UNKNOWN = Cell(None)
+
+
+def cell_s(level: int) -> float:
+    """Width of a cell in a window, seconds."""
+    return CELL_NS * _SCALES[level] / 1e9
+
 
 class Strip:
-    """Cells of one rank in all windows."""
+    """Cells of all ranks in all windows."""
 
     def __init__(self) -> None:
         self._codes: dict[Cell, int] = {}
-        self._cells: list[Cell | None] = [None]
-        # [certain or under way, cell, code] ns
-        self._ns = [np.zeros((2, CELLS, 8), np.int64) for _ in _SCALES]
+        self._cells: list[Cell] = [UNKNOWN]
+        self._ranks = 8
+        # [rank, certain or under way, cell, code] ns
+        self._ns = [np.zeros((self._ranks, 2, CELLS, 8), np.int64) for _ in _SCALES]
         self._head = [-1] * len(_SCALES)
-        self._spans: list[tuple[I64, I64, I64]] = []
-        """(2 × code + whether under way, start, end): cells are worked out when a window is read."""
+        self._spans: list[tuple[I64, I64, I64, I64]] = []
+        """(2 × rank + whether under way, code, start, end): cells are worked out when a window is read."""
         self._done = [0] * len(_SCALES)
 
     def code(self, mode: str, eager: bool = False) -> int:
@@ -44,9 +53,18 @@ class Strip:
                 return _MAX_CODES - 1
             c = self._codes[cell] = len(self._cells)
             self._cells.append(cell)
-            if c >= self._ns[0].shape[2]:
-                self._ns = [np.concatenate([a, np.zeros_like(a)], axis=2) for a in self._ns]
+            if c >= self._ns[0].shape[3]:
+                self._ns = [np.concatenate([a, np.zeros_like(a)], axis=3) for a in self._ns]
         return c
+
+    def clear(self, rank: int) -> None:
+        """Forget a rank, and make room for it where it is new."""
+        self._settle_all()
+        while rank >= self._ranks:
+            self._ranks = min(2 * self._ranks, MAX_RANKS)
+            self._ns = [np.concatenate([a, np.zeros_like(a)])[: self._ranks] for a in self._ns]
+        for a in self._ns:
+            a[rank] = 0
 
     def advance(self, end: int) -> None:
         """Move to the cell that holds the last ns before ``end``."""
@@ -54,51 +72,50 @@ class Strip:
             head = (end - 1) // (CELL_NS * scale)
             steps = CELLS if self._head[i] < 0 else min(head - self._head[i], CELLS)
             if steps > 0:
-                self._ns[i][:, np.arange(head - steps + 1, head + 1) % CELLS] = 0
+                self._ns[i][:, :, np.arange(head - steps + 1, head + 1) % CELLS] = 0
                 self._head[i] = head
 
-    def add(self, code: I64, t0: I64, t1: I64, certain: bool = True) -> None:
+    def add(self, rank: I64, code: I64, t0: I64, t1: I64, certain: bool = True) -> None:
         """Add spans (ns) of the kinds ``code``; ``certain`` False: a step was under way."""
-        if not len(code):
-            return
-        self._spans.append((2 * code + (0 if certain else 1), t0, t1))
-        if len(self._spans) >= _MANY:
-            for i in range(len(_SCALES)):
-                self._settle(i)
-            self._spans.clear()
-            self._done = [0] * len(_SCALES)
+        if len(code):
+            self._spans.append((2 * rank + (0 if certain else 1), code, t0, t1))
+            if len(self._spans) >= _MANY:
+                self._settle_all()
+
+    def _settle_all(self) -> None:
+        for i in range(len(_SCALES)):
+            self._settle(i)
+        self._spans.clear()
+        self._done = [0] * len(_SCALES)
 
     def _settle(self, i: int) -> None:
         todo = self._spans[self._done[i] :]
         self._done[i] = len(self._spans)
         if not todo:
             return
-        kind, t0, t1 = (np.concatenate([s[k] for s in todo]) for k in range(3))
+        row, code, t0, t1 = (np.concatenate([s[k] for s in todo]) for k in range(4))
         which, cell, a, b = split(t0, t1, CELL_NS * _SCALES[i])
         ok = (cell > self._head[i] - CELLS) & (cell <= self._head[i])
-        kinds = kind[which][ok]
-        width = self._ns[i].shape[2]
-        flat = ((kinds % 2) * CELLS + cell[ok] % CELLS) * width + kinds // 2
+        width = self._ns[i].shape[3]
+        flat = ((row[which] * CELLS + cell % CELLS) * width + code[which])[ok]
         np.add.at(self._ns[i].reshape(-1), flat, (b - a)[ok])
 
-    def read(self, level: int) -> tuple[Cell, ...]:
-        """Cells, oldest first."""
+    def read(self, level: int, rank: int) -> tuple[Cell, ...]:
+        """Cells of a rank, oldest first."""
         self._settle(level)
         order = np.arange(self._head[level] - CELLS + 1, self._head[level] + 1) % CELLS
-        sure, step = self._ns[level]
+        sure, step = self._ns[level][rank]
         top = np.where(sure.any(axis=1), sure.argmax(axis=1), np.where(step.any(axis=1), step.argmax(axis=1), 0))
-        return tuple(self._cells[c] or UNKNOWN for c in top[order].tolist())
+        return tuple([self._cells[c] for c in top[order].tolist()])
 
 
-UNKNOWN = Cell(None)
+@dataclass(frozen=True, slots=True)
+class RankStrip:
+    """One rank's part of a Strip, for reading."""
 
+    all: Strip
+    rank: int
 
-def cell_s(level: int) -> float:
-    """Width of a cell in a window, seconds."""
-    return CELL_NS * _SCALES[level] / 1e9
-
-
-def shares(cells: Sequence[Cell]) -> dict[str, float]:
-    """Share of known cells by mode."""
-    known = [c.mode for c in cells if c.mode is not None]
-    return {m: known.count(m) / len(known) for m in dict.fromkeys(known)}
+    def read(self, level: int) -> tuple[Cell, ...]:
+        """See Strip."""
+        return self.all.read(level, self.rank)

@@ -105,13 +105,13 @@ class Summary:
 
 
 class HistBank(Generic[K]):
-    """Histograms, counts, totals and maxima by key, in every window.
+    """Histograms, counts, totals and maxima by rank and key, in every window.
 
     Values belong to the tick in which they were committed; ``add`` collects, ``commit`` moves the windows.
     """
 
     def __init__(self, bins: type[Durations] | type[Counts]) -> None:
-        self._keys: _Keys[K] = _Keys()
+        self._keys: _Keys[tuple[int, K]] = _Keys()
         self.bins = bins
         self.middles: F64 = bins.middles()
         self._rings = [_Ring(w) for w in WINDOWS]
@@ -125,11 +125,13 @@ class HistBank(Generic[K]):
         self._traced: list[int] = []
         self._owed: tuple[I32, I64, I64] | None = None
         """What the windows from the second on have not got yet: histograms, totals, maxima."""
+        self._read: dict[int, dict[int, dict[K, Summary]]] = {}
+        """Window → rank → key → summary, as read since the last commit."""
 
-    def row(self, key: K, trace: bool = False) -> int:
+    def row(self, rank: int, key: K, trace: bool = False) -> int:
         """Row number of ``key``, for ``add``. ``trace``: keep the median of every slot, for ``medians``."""
         known = len(self._keys.rows)
-        r = self._keys.row(key)
+        r = self._keys.row((rank, key))
         if r >= len(self._window[0]):
             for arrays in (self._hist, self._window, self._sum, self._max):
                 arrays[:] = [np.concatenate([x, np.zeros_like(x)]) for x in arrays]
@@ -144,9 +146,21 @@ class HistBank(Generic[K]):
             self._k.append(rows)
             self._v.append(values)
 
+    def clear(self, rank: int) -> None:
+        """Forget everything of a rank."""
+        self._settle()
+        self._read.clear()
+        rows = [r for (owner, _), r in self._keys.rows.items() if owner == rank]
+        for arrays in (self._hist, self._window, self._sum, self._max):
+            for x in arrays:
+                x[rows] = 0
+        for medians in self._medians:
+            medians[rows] = np.nan
+
     def commit(self, end: int) -> None:
         """Move every window to ``end`` and add what was collected to its last slot."""
         n = len(self._keys.rows)
+        self._read.clear()
         if (end - 1) // WINDOWS[1].slot_ns > self._rings[1].head:
             self._settle()
         for i, ring in enumerate(self._rings):
@@ -201,13 +215,19 @@ class HistBank(Generic[K]):
         at = np.argmax(c >= (n + 1) // 2, axis=1)
         return np.where(n[:, 0] > 0, self.middles[at], np.nan)
 
-    def read(self, level: int) -> dict[K, Summary]:
-        """The window ``level`` by key; keys that it holds nothing of are left out."""
+    def read(self, level: int, rank: int) -> dict[K, Summary]:
+        """The window ``level`` of a rank by key; keys that it holds nothing of are left out."""
+        if level not in self._read:
+            if level:
+                self._settle()
+            self._read[level] = self._summaries(level)
+        return self._read[level].get(rank, {})
+
+    def _summaries(self, level: int) -> dict[int, dict[K, Summary]]:
         n = len(self._keys.rows)
+        out: dict[int, dict[K, Summary]] = {}
         if n == 0:
-            return {}
-        if level:
-            self._settle()
+            return out
         c = np.cumsum(self._window[level][:n], axis=1)
         count = c[:, -1]
         p50, p99 = (
@@ -223,21 +243,25 @@ class HistBank(Generic[K]):
             np.minimum(p99, top).tolist(),
             strict=True,
         )
-        return {key: Summary(k, total, m, a, b) for key, k, total, m, a, b in rows if k}
+        for (rank, key), k, total, m, a, b in rows:
+            if k:
+                out.setdefault(rank, {})[key] = Summary(k, total, m, a, b)
+        return out
 
-    def __contains__(self, key: K) -> bool:
-        return key in self._keys.rows
+    def has(self, rank: int, key: K) -> bool:
+        """Whether ``key`` was ever used."""
+        return (rank, key) in self._keys.rows
 
-    def histogram(self, level: int, key: K) -> I32:
+    def histogram(self, level: int, rank: int, key: K) -> I32:
         """Counts by bin in the window; a view, not to be changed."""
         if level:
             self._settle()
-        counts: I32 = self._window[level][self._keys.rows[key]]
+        counts: I32 = self._window[level][self._keys.rows[rank, key]]
         return counts
 
-    def medians(self, level: int, key: K) -> list[float | None]:
+    def medians(self, level: int, rank: int, key: K) -> list[float | None]:
         """Median of every slot of a traced key, oldest first; None where a slot holds nothing."""
-        r = self._keys.rows.get(key)
+        r = self._keys.rows.get((rank, key))
         if r is None:
             return []
         if level:
@@ -246,28 +270,38 @@ class HistBank(Generic[K]):
 
 
 class TimeBank(Generic[K]):
-    """Exact nanoseconds (or any whole amounts) by key, in every window.
+    """Exact nanoseconds (or any whole amounts) by rank and key, in every window.
 
     Unlike HistBank it takes intervals and puts them where they happened: one that spans slots is cut, and one that is
     reported late still goes to the slots that it covers, as long as a window holds them.
     """
 
     def __init__(self) -> None:
-        self._keys: _Keys[K] = _Keys()
+        self._keys: _Keys[tuple[int, K]] = _Keys()
         self._rings = [_Ring(w) for w in WINDOWS]
         self._sum: list[I64] = [np.zeros((8, w.slots), np.int64) for w in WINDOWS]
         self._owed: list[tuple[I64, I64, I64]] = []
         """(rows, ticks, amounts) that the windows from the second on have not got yet."""
+        self._read: dict[int, dict[int, dict[K, int]]] = {}
 
-    def row(self, key: K) -> int:
+    def row(self, rank: int, key: K) -> int:
         """Row number of ``key``, for ``add``."""
-        r = self._keys.row(key)
+        r = self._keys.row((rank, key))
         if r >= len(self._sum[0]):
             self._sum = [np.concatenate([a, np.zeros_like(a)]) for a in self._sum]
         return r
 
+    def clear(self, rank: int) -> None:
+        """Forget everything of a rank."""
+        self._settle()
+        self._read.clear()
+        rows = [r for (owner, _), r in self._keys.rows.items() if owner == rank]
+        for x in self._sum:
+            x[rows] = 0
+
     def advance(self, end: int) -> None:
         """Move every window to ``end``."""
+        self._read.clear()
         if (end - 1) // WINDOWS[1].slot_ns > self._rings[1].head:
             self._settle()
         for i, ring in enumerate(self._rings):
@@ -278,11 +312,17 @@ class TimeBank(Generic[K]):
     def add(self, rows: I64, t0: I64, t1: I64) -> None:
         """Add intervals of ns to ``rows``; call after ``advance``."""
         now = self._rings[0].head * TICK_NS
-        if len(t0) and bool(np.all(t0 >= now)):  # the common case: all in the newest tick
+        early = np.flatnonzero(t0 < now)
+        if not len(early):  # the common case: all in the newest tick
             self.add_now(rows, t1 - t0)
             return
-        which, tick, a, b = split(t0, t1, TICK_NS)
-        self.add_ticks(rows[which], tick, b - a)
+        # the few that began before it are cut, the rest is in the newest tick as a whole
+        which, tick, a, b = split(t0[early], t1[early], TICK_NS)
+        self.add_ticks(rows[early][which], tick, b - a)
+        if len(early) < len(t0):
+            ns = t1 - t0
+            ns[early] = 0
+            self.add_now(rows, ns)
 
     def add_now(self, rows: I64, amounts: I64) -> None:
         """Add amounts that belong to the newest tick."""
@@ -301,7 +341,7 @@ class TimeBank(Generic[K]):
         low, high = int(tick.min()), int(tick.max())
         width = high - low + 1
         n = len(self._keys.rows)
-        if width * n <= 4096:
+        if width * n <= 8192:
             dense = np.zeros(n * width, np.int64)
             np.add.at(dense, rows * width + (tick - low), amounts)
             hit = np.flatnonzero(dense)
@@ -322,17 +362,66 @@ class TimeBank(Generic[K]):
             for i in range(1, len(WINDOWS)):
                 self._put(i, rows, tick, amounts)
 
-    def read(self, level: int) -> dict[K, int]:
-        """Amount by key in the window, keys that are 0 left out."""
-        if level:
-            self._settle()
-        n = len(self._keys.rows)
-        sums = self._sum[level][:n].sum(axis=1).tolist()
-        return {k: v for k, v in zip(self._keys.rows, sums, strict=True) if v}
+    def read(self, level: int, rank: int) -> dict[K, int]:
+        """Amount by key in the window of a rank, keys that are 0 left out."""
+        if level not in self._read:
+            if level:
+                self._settle()
+            out: dict[int, dict[K, int]] = {}
+            sums = self._sum[level][: len(self._keys.rows)].sum(axis=1).tolist()
+            for (owner, key), v in zip(self._keys.rows, sums, strict=True):
+                if v:
+                    out.setdefault(owner, {})[key] = v
+            self._read[level] = out
+        return self._read[level].get(rank, {})
 
-    def slots(self, level: int, key: K) -> I64 | None:
+    def slots(self, level: int, rank: int, key: K) -> I64 | None:
         """Amounts of the slots, oldest first."""
         if level:
             self._settle()
-        r = self._keys.rows.get(key)
+        r = self._keys.rows.get((rank, key))
         return None if r is None else self._sum[level][r][self._rings[level].order()]
+
+
+@dataclass(frozen=True, slots=True)
+class RankHists(Generic[K]):
+    """One rank's part of a HistBank, for reading."""
+
+    bank: HistBank[K]
+    rank: int
+
+    @property
+    def middles(self) -> F64:
+        """Representative value of each bin."""
+        return self.bank.middles
+
+    def read(self, level: int) -> dict[K, Summary]:
+        """See HistBank."""
+        return self.bank.read(level, self.rank)
+
+    def __contains__(self, key: K) -> bool:
+        return self.bank.has(self.rank, key)
+
+    def histogram(self, level: int, key: K) -> I32:
+        """See HistBank."""
+        return self.bank.histogram(level, self.rank, key)
+
+    def medians(self, level: int, key: K) -> list[float | None]:
+        """See HistBank."""
+        return self.bank.medians(level, self.rank, key)
+
+
+@dataclass(frozen=True, slots=True)
+class RankTimes(Generic[K]):
+    """One rank's part of a TimeBank, for reading."""
+
+    bank: TimeBank[K]
+    rank: int
+
+    def read(self, level: int) -> dict[K, int]:
+        """See TimeBank."""
+        return self.bank.read(level, self.rank)
+
+    def slots(self, level: int, key: K) -> I64 | None:
+        """See TimeBank."""
+        return self.bank.slots(level, self.rank, key)
