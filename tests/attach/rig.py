@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sgtop_agent import wire
+from sgtop_probes import procfs
 from sgtop_probes.attach import AttachOptions, open_rank
 from sgtop_probes.client import Connection, ConnectionLost
 from sgtop_probes.discovery import RankProcess
@@ -121,7 +122,8 @@ class Target:
 
     def comms(self) -> set[str]:
         """Names of its threads."""
-        return {p.read_text().strip() for p in Path(f"/proc/{self.pid}/task").glob("*/comm")}
+        names = (procfs.read(p) for p in Path(f"/proc/{self.pid}/task").glob("*/comm"))  # threads end meanwhile
+        return {name.strip() for name in names if name}
 
 
 @contextmanager

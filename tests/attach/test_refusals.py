@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 import sgtop_probes
-from sgtop_probes.attach import payload, pending, tracer
+from sgtop_probes.attach import AttachOptions, open_rank, payload, pending, tracer
+from sgtop_probes.discovery import RankProcess
 from sgtop_probes.errors import AttachError
 
 from . import rig
@@ -230,6 +231,22 @@ def test_not_python() -> None:
     finally:
         child.kill()
         child.wait()
+
+
+def test_server_that_still_starts() -> None:
+    """Nothing is put into it, not even a call that would find no event loop."""
+    with rig.target("quiet") as t:
+        starting = RankProcess("TP0", t.pid, state="starting")
+        with pytest.raises(AttachError, match="still starting") as caught:
+            open_rank(starting, options=AttachOptions(package=rig.tiny_agent()))
+        assert caught.value.kind == "starting"
+        assert caught.value.exit_code == 6
+        t.end()
+
+
+def test_rank_on_another_host() -> None:
+    with pytest.raises(AttachError, match="not on this host"):
+        open_rank(RankProcess("TP3", None, state="elsewhere"))
 
 
 def test_process_that_has_ended() -> None:

@@ -65,6 +65,14 @@ def open_rank(
     options = options or AttachOptions()
     if rank.pid is None:
         raise AttachError(f"{rank.label} is not on this host", "its process runs elsewhere", kind="unsupported")
+    if rank.state == "starting":
+        # Not a moment to borrow threads: graphs may be captured. An agent would find no event loop and leave anyway.
+        raise AttachError(
+            f"{rank.label} is still starting",
+            "its server does not listen yet",
+            "wait, then attach again",
+            kind="starting",
+        )
     end = clock() + options.timeout_s
     last: AttachError | None = None
     for way in options.ways:
