@@ -48,7 +48,7 @@ __asm__(".symver pthread_detach,pthread_detach@GLIBC_2.17");
 #define SG_MAX_SLOTS 256u
 #define SG_KINDS 64u
 #define SG_CLOCKS 256u
-#define SG_WASHED_AHEAD 8u
+#define SG_WASHED_AHEAD 16u
 #define SG_SPILL 8u
 #define SG_HEADER_BYTES 36864u /* what stands before the buffers: header, slots, clocks */
 
