@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 import sgtop_probes
-from sgtop_probes.attach import AttachOptions, open_rank, payload, pending, tracer
+from sgtop_probes import discovery
+from sgtop_probes.attach import AttachOptions, ladder, open_rank, payload, pending, tracer
 from sgtop_probes.discovery import RankProcess
 from sgtop_probes.errors import AttachError
+from sgtop_probes.launch import LaunchArgs
 
 from . import rig
 
@@ -233,14 +235,20 @@ def test_not_python() -> None:
         child.wait()
 
 
-def test_server_that_still_starts() -> None:
-    """Nothing is put into it, not even a call that would find no event loop."""
+def test_server_that_still_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is put into it, not even a call that would find no event loop; until it runs."""
     with rig.target("quiet") as t:
         starting = RankProcess("TP0", t.pid, state="starting")
         with pytest.raises(AttachError, match="still starting") as caught:
             open_rank(starting, options=AttachOptions(package=rig.tiny_agent()))
         assert caught.value.kind == "starting"
         assert caught.value.exit_code == 6
+        now = discovery.Server(
+            pid=1, port=1, host="", state="running", ranks=(RankProcess("TP0", t.pid),), helpers=(), args=LaunchArgs(),
+            uid=0, container=None, own_network=True,
+        )  # fmt: skip
+        monkeypatch.setattr(ladder, "find_servers", lambda: [now])
+        open_rank(starting, options=AttachOptions(package=rig.tiny_agent())).close()
         t.end()
 
 

@@ -30,6 +30,11 @@ def poke_server_of(pid: int) -> None:
             return
 
 
+def _still_starting(pid: int) -> bool:
+    """What the caller knew may be old by now."""
+    return all(r.state == "starting" for server in find_servers() for r in server.ranks if r.pid == pid)
+
+
 @dataclass(frozen=True)
 class AttachOptions:
     """How to attach. ``ways``: which rungs may be tried, in this order; ``thread``: whom the pending call borrows."""
@@ -65,7 +70,7 @@ def open_rank(
     options = options or AttachOptions()
     if rank.pid is None:
         raise AttachError(f"{rank.label} is not on this host", "its process runs elsewhere", kind="unsupported")
-    if rank.state == "starting":
+    if rank.state == "starting" and _still_starting(rank.pid):
         # Not a moment to borrow threads: graphs may be captured. An agent would find no event loop and leave anyway.
         raise AttachError(
             f"{rank.label} is still starting",
