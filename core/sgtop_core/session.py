@@ -214,6 +214,8 @@ class Session:
         self._look_at_host()
         for label, op, args in self._kernels.turn(now, WINDOWS[self._level].seconds):
             self._orders.append(_Order(label, op, args))
+        while self._kernels.said:
+            self._note(self._kernels.said.pop(0))
         self._send_orders()
         self._measure_self(now)
         if self._model.advance(now):

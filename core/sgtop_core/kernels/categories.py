@@ -1,6 +1,6 @@
 """What a kernel is for, by its name: a table of patterns, the user's own first.
 
-A user's table is a TOML file (``sgtop --kernel-table FILE``, or ``kernels.toml`` in sgtop's configuration folder)::
+A user's table is a TOML file, ``kernels.toml`` in sgtop's configuration folder::
 
     [[category]]
     name = "attention"

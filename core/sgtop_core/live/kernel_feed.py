@@ -7,11 +7,12 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from sgtop_agent.wire import Frame, WireError
 
-from sgtop_core.kernels.categories import Categories
+from sgtop_core.kernels.categories import Categories, TableError, load
 from sgtop_core.kernels.layout import LayoutError
 from sgtop_core.kernels.ring import RingError
 from sgtop_core.kernels.tracker import KernelTracker
@@ -36,6 +37,12 @@ class _Rank:
     """Addresses under way, one list a command."""
 
 
+def user_table(environ: Mapping[str, str]) -> Path:
+    """Where a user's own table of kernel categories would be: ``sgtop/kernels.toml`` in the configuration folder."""
+    folder = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME", "/"), ".config")
+    return Path(folder) / "sgtop" / "kernels.toml"
+
+
 class KernelFeed:
     """Owned by the session's thread. ``want`` is called there too, from what screens ask for."""
 
@@ -50,11 +57,24 @@ class KernelFeed:
         """``mode``: what every rank that answers is asked for."""
         self.mode = mode
         self._model = model
-        self._categories = categories if categories is not None else Categories()
+        self.said: list[str] = []
+        """Lines for the log."""
+        self._categories = categories if categories is not None else self._own_categories()
+        self._told: dict[str, str] = {}
         self._ranks: dict[str, _Rank] = {}
         self.on_block: Callable[[str, Mapping[str, I64]], None] | None = None
         """(rank, columns): sees every record that is counted, for recordings."""
         self._args: dict[str, Any] = {"window_s": window_s, "period_s": period_s}
+
+    def _own_categories(self) -> Categories:
+        path = user_table(os.environ)
+        if not path.exists():
+            return Categories()
+        try:
+            return Categories(load(path))
+        except TableError as e:
+            self.said.append(f"kernel categories: {e}; sgtop's own are used")
+            return Categories()
 
     def hello(self, label: str, hello: Mapping[str, Any]) -> None:
         """A rank's agent has answered: it starts anew."""
@@ -144,7 +164,10 @@ class KernelFeed:
                 out.append((label, "kernel_names", {"pointers": wanted}))
             slot = self._model.slots.get(label)
             if slot is not None:
-                slot.kernels = rank.tracker.view(now, window_s)
+                slot.kernels = view = rank.tracker.view(now, window_s)
+                if view.reason and self._told.get(label) != view.reason and view.state in ("failed", "unavailable"):
+                    self.said.append(f"{label}: no kernel tracing: {view.reason}")
+                    self._told[label] = view.reason
         return out
 
     def close(self) -> None:
