@@ -12,10 +12,14 @@ from sgtop_core.model.snapshot import (
     Alert,
     Attach,
     Cell,
+    Cpu,
+    Culprit,
     Forward,
+    Gpu,
     Histogram,
     Mode,
     Overhead,
+    Place,
     Process,
     Quantiles,
     Queue,
@@ -197,6 +201,31 @@ def snapshot(ranks: tuple[Rank, ...], tick: int = 0, **changes: object) -> Snaps
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
+def cpu(wait_ms: float, preemptions: int, core: int, culprits: tuple[Culprit, ...] = (), **changes: object) -> Cpu:
+    """What the kernel did to one scheduler in five seconds, at level A."""
+    place = Place(
+        host_cpus=tuple(range(64)), allowed_cpus=tuple(range(32)), cpu=core, siblings=(core, core + 32), node=0,
+        gpu_node=0, near_cpus=tuple(range(32)), governor="performance", mhz=3690.0, max_mhz=3700.0, threads=112,
+    )  # fmt: skip
+    base = Cpu(
+        level="A", wait_ms=wait_ms, preemptions=preemptions, longest_ms=max((c.ms / max(1, c.count) for c in culprits),
+        default=0.05) * 3, culprits=culprits, throttled_ms=0.0, migrations=2, numa_ok=True, place=place,
+    )  # fmt: skip
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def gpu(index: int, label: str, busy: float, **changes: object) -> Gpu:
+    """An H200 that decodes."""
+    base = Gpu(
+        index=index, uuid=f"GPU-{index}", name="NVIDIA H200", ranks=(label,), kernel_running=0.99,
+        memory_used_bytes=118 << 30, memory_total_bytes=140 << 30, sm_clock_mhz=1980, sm_clock_max_mhz=1980,
+        power_w=430.0 + index, power_limit_w=700.0, temperature_c=51 + index, pcie_rx_bytes_per_s=41e6,
+        pcie_tx_bytes_per_s=12e6, nvlink_rx_bytes_per_s=21e9, nvlink_tx_bytes_per_s=21e9, sm_busy=busy,
+        sm_occupancy=busy * 0.3, tensor_busy=busy * 0.08, dram_busy=busy * 0.62,
+    )  # fmt: skip
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
 # --- scenes ------------------------------------------------------------------------------------------
 
 
@@ -271,10 +300,11 @@ def decode_bound(tick: int = 0) -> Snapshot:
             gaps=gaps(
                 0.21, 1.1, 0.94, {"run_batch": 44, "process_batch_result": 21, "recv_requests": 9, "gc": 2, "other": 12}
             ),
+            cpu=cpu(0.8, 3, 4 + i),
         )
         for i in range(2)
     )
-    return snapshot(ranks, tick)
+    return snapshot(ranks, tick, gpus=(gpu(0, "TP0", 0.91), gpu(1, "TP1", 0.92)))
 
 
 EAGER = Alert(
@@ -312,13 +342,17 @@ def eager_and_stolen(tick: int = 0) -> Snapshot:
             4.1, 14.0, 0.58, {"preempted": 44, "run_batch": 26, "gc": 9, "recv_requests": 3, "other": 18}
         ),
         queue=queue, kv_usage=0.83, graph_max_bs=32, gc=GC(3, 41.0, 18.0, {2: 3}),
+        cpu=cpu(
+            2060, 1155, 4, (Culprit(812, "dockerd", 935, 1810.0), Culprit(44, "kworker/4:1", 220, 250.0, "kernel"))
+        ),
     )  # fmt: skip
     tp1 = rank(
         "TP1", 1, modes={"DECODE": decode, "EXTEND": prefill}, strip=cells(first, tick),
         gaps=gaps(3.9, 13.1, 0.59, {"waiting for TP0": 38, "run_batch": 41, "recv_requests": 3, "other": 18}),
-        queue=queue, kv_usage=0.83, graph_max_bs=32,
+        queue=queue, kv_usage=0.83, graph_max_bs=32, cpu=cpu(15, 10, 5, (Culprit(9, "rcu_sched", 10, 15.0, "kernel"),)),
     )  # fmt: skip
-    return snapshot((tp0, tp1), tick, alerts=(EAGER, STOLEN))
+    gpus = (gpu(0, "TP0", 0.52), gpu(1, "TP1", 0.51, throttle_reasons=("power cap",)))
+    return snapshot((tp0, tp1), tick, alerts=(EAGER, STOLEN), gpus=gpus)
 
 
 def straggler(tick: int = 0) -> Snapshot:
@@ -342,6 +376,16 @@ def straggler(tick: int = 0) -> Snapshot:
                 queue=Queue(running=48, waiting=11, grammar=0, oldest_wait_s=3.1, retracted=0),
                 kv_usage=0.66,
                 cpu_share=0.58 if slow else 0.95,
+                cpu=cpu(
+                    1900,
+                    410,
+                    40,
+                    (Culprit(5120, "gzip", 400, 1880.0),),
+                    numa_ok=False,
+                    place=Place(cpu=40, node=1, gpu_node=0, threads=120),
+                )
+                if slow
+                else cpu(1.1, 4, i),
             )
         )
     alert = Alert(
@@ -349,7 +393,10 @@ def straggler(tick: int = 0) -> Snapshot:
         "gap p50 11.8 ms on TP5, 0.4 ms on the others; 60% of its gaps preempted, cpu 58% of a core",
         "taskset -cp 20-27 4805",
     )  # fmt: skip
-    return snapshot(tuple(ranks), tick, server=server(tp=8, model="deepseek-ai/DeepSeek-V3.1"), alerts=(alert,))
+    return snapshot(
+        tuple(ranks), tick, server=server(tp=8, model="deepseek-ai/DeepSeek-V3.1"), alerts=(alert,),
+        gpus=tuple(gpu(i, f"TP{i}", 0.55) for i in range(8)),
+    )  # fmt: skip
 
 
 def kernel(name: str, category: str, count: int, avg: float, total: float, per_step: float) -> Kernel:
@@ -431,8 +478,10 @@ def speculative(tick: int = 0) -> Snapshot:
         strip=cells("VVVVXVVVVXVVVVXPVVVX", tick),
         gaps=gaps(0.6, 2.2, 0.91, {"run_batch": 52, "process_batch_result": 31, "other": 9}),
         tracing=tracing(),
+        cpu=cpu(0.4, 2, 6),
     )
-    return snapshot((one,), tick, server=server(tp=1, model="meta-llama/Llama-3.1-8B-Instruct"))
+    gpus = (gpu(0, "TP0", 0.88),)
+    return snapshot((one,), tick, server=server(tp=1, model="meta-llama/Llama-3.1-8B-Instruct"), gpus=gpus)
 
 
 def agentless(tick: int = 0) -> Snapshot:

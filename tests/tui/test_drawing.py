@@ -241,7 +241,9 @@ def test_every_scene_draws_at_every_size(scene: str, width: int, height: int, ma
 def test_80x24_has_everything_essential() -> None:
     for name, scene in SCENES.items():
         rects = board.arrange(Look(scene(0)), 80, 24)
-        assert {"modes", "prefill", "decode", "time", "ranks", "findings"} <= set(rects), name
+        assert {"modes", "prefill", "decode", "time", "findings"} <= set(rects), name
+        # A row a rank in any case; the CPU's rows where a scheduler is robbed, which say whose fault it is.
+        assert {"ranks", "cpu"} & set(rects), name
 
 
 def test_200x60_has_everything() -> None:

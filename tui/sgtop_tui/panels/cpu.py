@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from sgtop_core.model.snapshot import Cpu, Culprit, Rank
 
@@ -13,6 +13,11 @@ from .base import Panel, words
 
 BADLY = 0.05
 """Share of the window spent waiting for a CPU above which the figure is marked."""
+
+NARROW = 100
+"""Cells. A terminal below this width has no room for every panel."""
+TOO_MUCH = 1000
+"""Lines that no terminal has."""
 
 LEVELS = {
     "A": "every switch, who ran",
@@ -35,11 +40,14 @@ def cpus(numbers: Sequence[int]) -> str:
     return ",".join(out)
 
 
+def _name(c: Culprit) -> str:
+    return f"{'' if c.certain else '~'}{c.comm}{f' ({c.pid})' if c.pid > 0 else ''}"
+
+
 def culprit(c: Culprit) -> str:
     """``dockerd (812) 187× 410 ms``; a suspect has a ``~``, as only its CPU time is known."""
-    where = f" ({c.pid})" if c.pid > 0 else ""
     times = f" {fmt.count(c.count)}×" if c.count else ""
-    return f"{'' if c.certain else '~'}{c.comm}{where}{times} {fmt.ms(c.ms)}"
+    return f"{_name(c)}{times} {fmt.ms(c.ms)}"
 
 
 def _badges(c: Cpu) -> list[Part]:
@@ -52,8 +60,8 @@ def _badges(c: Cpu) -> list[Part]:
     return out
 
 
-def row(rank: Rank, look: Look, width: int) -> Line:
-    """One rank."""
+def row(rank: Rank, look: Look, width: int, named: bool = False) -> Line:
+    """One rank. ``named``: with who took its CPU most, as there is no line of its own for that."""
     name = max((len(r.rank) for r in look.ranks), default=4)
     pen = Pen(1).cell(rank.rank, name, left=True).gap(1)
     c = rank.cpu
@@ -74,6 +82,7 @@ def row(rank: Rank, look: Look, width: int) -> Line:
             ("preempted ", "dim"),
             (f"{fmt.per_s(c.preemptions / covered)}/s" if c.preemptions is not None else fmt.UNKNOWN, "figure"),
         ],
+        *([("by ", "dim"), (_name(x), "")] for x in _worth(c)[: 1 if named else 0]),
         *([badge] for badge in _badges(c)),
         [("longest ", "dim"), (fmt.ms(c.longest_ms), "figure")],
         [("moved ", "dim"), (f"{fmt.count(c.migrations)}×" if c.migrations is not None else fmt.UNKNOWN, "figure")],
@@ -89,8 +98,12 @@ def row(rank: Rank, look: Look, width: int) -> Line:
     return pen.line()
 
 
+def _worth(c: Cpu) -> list[Culprit]:
+    return [x for x in c.culprits if x.ms >= 0.05]
+
+
 def _who(c: Cpu, indent: int, width: int) -> Line | None:
-    worth = [x for x in c.culprits if x.ms >= 0.05]
+    worth = _worth(c)
     if not worth:
         return None
     pen = Pen(indent).put("by ", "dim")
@@ -104,38 +117,50 @@ def _who(c: Cpu, indent: int, width: int) -> Line | None:
     return pen.line()
 
 
-def _lines(look: Look, width: int) -> Iterator[tuple[Line, Line | None]]:
+def _culprits(look: Look, width: int) -> list[Line | None]:
     name = max((len(r.rank) for r in look.ranks), default=4)
-    for rank in look.ranks:
-        yield row(rank, look, width), _who(rank.cpu, name + 2, width) if rank.cpu is not None else None
+    return [_who(r.cpu, name + 2, width) if r.cpu is not None else None for r in look.ranks]
 
 
 def draw(look: Look, width: int, height: int) -> list[Line]:
     """Rows; the culprits below each as far as there is room, the worst rank's first."""
-    pairs = list(_lines(look, width))
-    if not pairs:
+    ranks = look.ranks
+    if not ranks:
         return words("no rank seen yet", width)[:height]
-    spare = height - len(pairs)
-    waits = [(r.cpu.wait_ms or 0.0) if r.cpu is not None else 0.0 for r in look.ranks]
-    told = set(sorted(range(len(pairs)), key=lambda i: -waits[i])[: max(0, spare)])
+    below = _culprits(look, width)
+    worst_first = sorted((i for i, line in enumerate(below) if line is not None), key=lambda i: -_wait(ranks[i]))
+    told = set(worst_first[: max(0, height - len(ranks))])
     out: list[Line] = []
-    for i, (first, second) in enumerate(pairs):
-        out.append(first)
-        if second is not None and i in told:
-            out.append(second)
-    missing = next((r.cpu.message for r in look.ranks if r.cpu is not None and r.cpu.message), "")
+    for i, rank in enumerate(ranks):
+        out.append(row(rank, look, width, named=i not in told))
+        line = below[i]
+        if i in told and line is not None:
+            out.append(line)
+    missing = next((r.cpu.message for r in ranks if r.cpu is not None and r.cpu.message), "")
     if missing and len(out) < height:
         out += words(missing, width)
     return out[:height]
 
 
+def _wait(rank: Rank) -> float:
+    return (rank.cpu.wait_ms or 0.0) if rank.cpu is not None else 0.0
+
+
 def _ideal(look: Look, width: int) -> int:
-    told = sum(second is not None for _, second in _lines(look, width))
+    told = sum(line is not None for line in _culprits(look, width))
     return max(1, min(16, len(look.ranks) + told))
 
 
 def _least(look: Look, width: int) -> int:
+    if width < NARROW and not any(_troubled(r, look) for r in look.ranks):
+        return TOO_MUCH  # where there is room for either, a calm CPU gives way to the rows of the ranks
     return max(1, min(2, len(look.ranks)))
+
+
+def _troubled(rank: Rank, look: Look) -> bool:
+    c = rank.cpu
+    window_ms = 1e3 * max(look.snap.covered_s, 1e-9)
+    return c is not None and (_wait(rank) > BADLY * window_ms or bool(c.throttled_ms) or c.numa_ok is False)
 
 
 def _shown(look: Look) -> bool:

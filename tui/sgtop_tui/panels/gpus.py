@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sgtop_core.model.snapshot import Gpu
@@ -103,9 +103,23 @@ def draw(look: Look, width: int, height: int) -> list[Line]:
             out.append(pen.line())
             pen = Pen(name + 3).put(", ".join(hurt), "warn")
         out.append(pen.line())
-    if len(out) > height and height < 3:
-        out = out[1:]
-    return out[:height]
+    if len(out) > height:
+        out = [*out[: height - 1], _rest(gpus[height - 2 :], width)]
+    return out
+
+
+def _rest(gpus: Sequence[Gpu], width: int) -> Line:
+    """GPUs for which there is no line: how far apart they are."""
+    pen = Pen(1).put(f"+{len(gpus)}  ", "dim")
+    for head, get in (("SM busy", lambda g: g.sm_busy), ("DRAM", lambda g: g.dram_busy)):
+        known = [v for v in map(get, gpus) if v is not None]
+        if known:
+            pen.add(
+                [(f"{head} ", "dim"), (f"{fmt.percent(min(known))} to {fmt.percent(max(known))}  ", "figure")], width
+            )
+    hurt = sorted({reason for g in gpus for reason in slowing(g)})
+    pen.add([(", ".join(hurt), "warn")], width)
+    return pen.line()
 
 
 def _ideal(look: Look, width: int) -> int:
@@ -113,7 +127,7 @@ def _ideal(look: Look, width: int) -> int:
 
 
 def _least(look: Look, width: int) -> int:
-    return 1
+    return 1 + max(1, min(2, len(look.snap.gpus)))
 
 
 def _shown(look: Look) -> bool:

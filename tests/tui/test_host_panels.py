@@ -1,0 +1,75 @@
+"""The CPU and GPU panels: what they say for ranks in trouble, in health, and where nothing is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from sgtop_core.model.snapshot import Culprit
+from sgtop_tui.lines import plain
+from sgtop_tui.look import Choices, Look
+from sgtop_tui.panels import cpu, gpus
+
+from . import scenes
+
+
+def look(snapshot: scenes.Snapshot) -> Look:
+    return Look(snapshot, Choices())
+
+
+def text(lines: list) -> str:
+    return "\n".join(plain(line) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"), [((), ""), ((3,), "3"), ((0, 1, 2, 3), "0-3"), ((0, 2, 3, 8), "0,2-3,8"), ((5, 7), "5,7")]
+)
+def test_cpus_are_written_as_the_kernel_writes_them(numbers: tuple[int, ...], words: str) -> None:
+    assert cpu.cpus(numbers) == words
+
+
+def test_a_rank_that_is_robbed_names_the_robber_even_without_a_line_for_him() -> None:
+    shown = look(scenes.eager_and_stolen())
+    assert "by dockerd (812)" in text(cpu.draw(shown, 80, 2))
+    assert "by dockerd (812) 935× 1.8 s, kworker/4:1 (44) 220× 250 ms" in text(cpu.draw(shown, 80, 4))
+
+
+def test_the_worst_rank_gets_the_line_when_there_is_one() -> None:
+    lines = [plain(line) for line in cpu.draw(look(scenes.straggler()), 120, 9)]
+    assert lines[6].strip().startswith("by gzip (5120)")
+    assert "NUMA 1, its GPU 0" in lines[5]
+
+
+def test_a_suspect_is_not_called_a_culprit() -> None:
+    assert cpu.culprit(Culprit(7, "gzip", 0, 12.0, certain=False)) == "~gzip (7) 12 ms"
+
+
+def test_what_the_level_does_not_know_is_a_dash_and_the_next_level_is_named() -> None:
+    base = scenes.decode_bound()
+    blind = replace(base.ranks[0].cpu, level="D", preemptions=None, migrations=None, message="needs CAP_PERFMON")
+    shown = look(replace(base, ranks=(replace(base.ranks[0], cpu=blind),)))
+    drawn = text(cpu.draw(shown, 120, 4))
+    assert "preempted –" in drawn
+    assert "moved –" in drawn
+    assert "needs CAP_PERFMON" in drawn
+
+
+def test_only_reasons_that_hurt_are_shown() -> None:
+    base = scenes.decode_bound()
+    idle = replace(base.gpus[0], throttle_reasons=("idle", "application clocks"))
+    hot = replace(base.gpus[1], throttle_reasons=("hardware thermal",))
+    lines = [plain(line) for line in gpus.draw(look(replace(base, gpus=(idle, hot))), 120, 5)]
+    assert "idle" not in lines[1]
+    assert lines[2].rstrip().endswith("hardware thermal")
+
+
+def test_a_counter_that_the_driver_refuses_is_a_dash() -> None:
+    base = scenes.decode_bound()
+    old = replace(base.gpus[0], sm_busy=None, dram_busy=None, power_w=None)
+    assert text(gpus.draw(look(replace(base, gpus=(old,))), 120, 3)).count("–") == 3
+
+
+def test_gpus_without_a_line_are_summed_up() -> None:
+    lines = [plain(line) for line in gpus.draw(look(scenes.straggler()), 120, 4)]
+    assert len(lines) == 4
+    assert lines[-1].strip() == "+6  SM busy 55% to 55%  DRAM 34% to 34%"
