@@ -35,7 +35,6 @@ from sgtop_core.model.snapshot import Attach, Server, Snapshot
 from sgtop_core.model.windows import WINDOWS, level
 from sgtop_core.recording.envelope import to_frame
 from sgtop_core.recording.kernels import kernels_frame
-from sgtop_core.recording.quantise import quantise
 from sgtop_core.recording.state import SOURCE, StateFrames
 
 POLL_S = 0.05
@@ -405,8 +404,7 @@ class Session:
     def _receive(self, label: str, link: Link, now: int) -> None:
         assert link.connection is not None
         try:
-            for received in link.connection.receive():
-                frame = quantise(received)  # at the entrance: the model and the taps see the same numbers
+            for frame in link.connection.receive():
                 self._tap(label, frame, now)
                 self._frame(label, frame, now)
         except (ConnectionLost, wire.WireError) as e:

@@ -504,6 +504,6 @@ def test_quantiles_of_a_run_match_the_rows() -> None:
     gaps = sorted((sent["gpu0"][known][1:] - sent["gpu1"][known][:-1]).tolist())
     q = f.rank().gaps.quantiles_ms
     assert q.count == len(gaps)
-    assert q.total == pytest.approx(sum(gaps) / 1e6, rel=1e-9)
+    assert q.total == pytest.approx(sum(gaps) / 1e6, rel=1e-4)  # times are rounded to the microsecond
     assert q.p50 == pytest.approx(gaps[(len(gaps) + 1) // 2 - 1] / 1e6, rel=0.02)
     assert q.p99 == pytest.approx(gaps[int(np.ceil(0.99 * len(gaps))) - 1] / 1e6, rel=0.02)

@@ -19,6 +19,7 @@ from sgtop_core.kernels.tracker import KernelTracker
 from sgtop_core.model.arrays import I64
 from sgtop_core.model.events import batch
 from sgtop_core.model.model import Model
+from sgtop_core.recording.quantise import quantise
 
 MODES = ("off", "windows", "on")
 OPS = frozenset({"kernels", "kernel_names"})
@@ -106,7 +107,7 @@ class KernelFeed:
             except (KeyError, TypeError, ValueError, IndexError) as e:
                 raise WireError(f"a kernels frame that cannot be read: {e}")
         elif frame["k"] == "ev" and frame.get("e") == "forward":
-            rank.tracker.on_forwards(batch(frame).columns)
+            rank.tracker.on_forwards(batch(quantise(frame)).columns)
 
     def asked_by_user(self, label: str, args: Mapping[str, Any]) -> None:
         """A ``kernels`` command of a screen goes out; from now on it is what this rank is asked for."""

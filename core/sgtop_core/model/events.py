@@ -16,6 +16,7 @@ from sgtop_agent.wire import TABLES, Frame, WireError
 
 from sgtop_core.model.arrays import I64
 from sgtop_core.model.axis import firsts
+from sgtop_core.model.rounding import TIME_NS, UNITS, rounded
 
 Raw = bytes | memoryview
 
@@ -220,10 +221,15 @@ class Inbox:
                 mine[r] = mine.get(r, 0) - n
         if not len(rank):
             return None
+        rows = rows.copy()
         times = rows[_TIMES[table]]
         low = until - _OLDEST_NS
         if int(times.min()) < low or int(times.max()) > until:
             # a time that cannot be is not worth an hour of cells; -1 is "not known" and stays
-            rows = rows.copy()
-            rows[_TIMES[table]] = np.where(times == -1, times, np.minimum(np.maximum(times, low), until))
+            times[:] = np.where(times == -1, times, np.minimum(np.maximum(times, low), until))
+        times[:] = rounded(times, TIME_NS)
+        for column, unit in UNITS[table].items():
+            if unit != TIME_NS:
+                i = names.index(column)
+                rows[i] = rounded(rows[i], unit)
         return Batch(table, dict(zip(names, rows, strict=True)), rank)

@@ -1,9 +1,9 @@
-"""Times of agent frames to the microsecond, before the model and the recorder see them.
+"""Times of agent frames to the microsecond, before they are packed.
 
 A nanosecond costs about ten bits of pure noise a value: eight ranks at 1,000 steps/s would fill 16 MB a minute
-instead of 5. So the session rounds *once, at its entrance*: the live model and the recording then hold the same
+instead of 5. The model rounds by the same table (``model.rounding``), so the live model and the recording hold the same
 numbers, and a replayed snapshot equals the live one to the last digit. Rounding to the nearest keeps the order of
-times, and sums of adjacent intervals stay exact to half a microsecond in all.
+times, and sums of adjacent intervals stay exact to half a microsecond in all. Rounding twice changes nothing.
 """
 
 from __future__ import annotations
@@ -13,19 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 from sgtop_agent import wire
 
-TIME_NS = 1_000
-HOOK_NS = 100
-AGE_NS = 1_000_000
-
-UNITS: dict[str, dict[str, int]] = {
-    "step": {"t0": TIME_NS, "t1": TIME_NS, "hook_ns": HOOK_NS},
-    "forward": {"t0": TIME_NS, "t1": TIME_NS, "gpu0": TIME_NS, "gpu1": TIME_NS, "gpu2": TIME_NS},
-    "stage": {"t0": TIME_NS, "t1": TIME_NS},
-    "gc": {"t0": TIME_NS, "t1": TIME_NS},
-    "result": {"t": TIME_NS},
-    "queue": {"t": TIME_NS, "oldest_ns": AGE_NS},
-}
-"""Table → column → ns to which its values are rounded; columns that are not named stay as they are."""
+from sgtop_core.model.rounding import UNITS as UNITS
 
 _GROUPS: dict[str, list[tuple[int, tuple[str, ...]]]] = {
     table: [(u, tuple(c for c, v in units.items() if v == u)) for u in sorted(set(units.values()))]

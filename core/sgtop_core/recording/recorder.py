@@ -15,6 +15,7 @@ from sgtop_agent import wire
 from . import chunk
 from .chunk import Entry
 from .errors import RecordingError
+from .quantise import quantise
 from .reader import Sticky
 from .writer import FileWriter
 
@@ -205,7 +206,7 @@ class Recorder:
         first, last = min(times), max(times)
         carry = before if self._file is not None and self._since_sticky % STICKY_EVERY == 0 else ()
         self._since_sticky += 1
-        body = chunk.encode(list(entries), carry)
+        body = chunk.encode([Entry(e.source, quantise(e.frame), e.mono_ns) for e in entries], carry)
         if self._file is not None:
             try:
                 self._file.add(body, first, last, len(entries))
