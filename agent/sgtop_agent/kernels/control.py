@@ -254,10 +254,6 @@ class KernelControl:
     def _maybe_begin(self, now: int) -> None:
         if self._failed or now < self._next:
             return
-        why = guard.other_tracer(self._env)
-        if why is not None:
-            self._fail(why)
-            return
         self._ct0 = self._steps()
         if self._queue(self._enable):
             self._phase = "enabling"

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any
 
+_LIBRARY = re.compile(rb"(/[^\n]*\.so[^\n]*)$", re.MULTILINE)
+_PIECE, _PAUSE_S = 16384, 0.0002
 _CUPTI = re.compile(r"/libcupti\.so(\.\d+)*$")
 
 
@@ -15,14 +18,22 @@ class Environment:
     """The own process. torch and libraries are only looked up where they already are, never imported or loaded."""
 
     def mapped(self) -> list[str]:
-        """Paths of the files that are mapped here, each once. Source: /proc/self/maps."""
-        out: dict[str, None] = {}
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as f:
-            for line in f:
-                at = line.find("/")
-                if at > 0:
-                    out[line[at:].rstrip("\n")] = None
-        return list(out)
+        """Paths of the libraries that are mapped here, each once. Source: /proc/self/maps.
+
+        A torch process has thousands of lines there. They are taken in pieces with a pause after each, so that the
+        scheduler never waits for the GIL.
+        """
+        out: dict[bytes, None] = {}
+        rest = b""
+        fd = os.open("/proc/self/maps", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            while piece := os.read(fd, _PIECE):
+                lines, _, rest = (rest + piece).rpartition(b"\n")
+                out.update(dict.fromkeys(_LIBRARY.findall(lines)))
+                time.sleep(_PAUSE_S)
+        finally:
+            os.close(fd)
+        return [path.decode("utf-8", "replace") for path in out]
 
     def libcupti(self) -> list[str]:
         """Paths of mapped copies of libcupti."""

@@ -60,7 +60,10 @@ class ClockSample:
 
 
 class RingReader:
-    """One reader of one ring, from the moment it is made; buffers published before are not of interest."""
+    """One reader of one ring, from the running session's oldest buffer on that is still there.
+
+    It is made when the descriptor has come, a moment after tracing was asked for; by then there may be buffers already.
+    """
 
     def __init__(self, fd: int) -> None:
         """Map the ring; ``fd`` can be closed afterwards.
@@ -90,12 +93,18 @@ class RingReader:
         table = raw[_STRIDES_AT : _STRIDES_AT + 4 * _KINDS].view("<u4")
         self.strides = {k: int(n) for k, n in enumerate(table) if n}
         """Bytes of a record by kind."""
-        self.next = int(self._counters[0])
+        self.next = self._first()
         """Order of the buffer that comes next."""
         self.lost = 0
         """Buffers that were overwritten before this reader had them."""
         self._waited_for = 0
         self._clock_next = max(0, int(self._counters[-1]) - clocks + 8)
+
+    def _first(self) -> int:
+        head, epoch, on = (int(x) for x in self._counters[:3])
+        seen = self._slots.copy()
+        mine = seen["order"][(seen["version"] % 2 == 0) & (seen["epoch"] == epoch) & (seen["order"] < head)]
+        return int(mine.min()) if on and len(mine) else head
 
     def counters(self) -> dict[str, int]:
         """The helper's counters, by name; they count since the ring was made."""
