@@ -20,7 +20,7 @@ import ctypes, os, sys, time, threading
 ctypes.CDLL(None).prctl(15, sys.argv[1].encode(), 0, 0, 0)
 cpus = {int(c) for c in sys.argv[2].split(",")}
 os.sched_setaffinity(0, cpus)
-print("ready", flush=True)
+print("ready", os.getpid(), flush=True)
 """
 BUSY = _NAME + "while True: pass\n"
 SLEEPY = _NAME + "while True:\n    for _ in range(2000): pass\n    time.sleep(0.0005)\n"
@@ -50,29 +50,40 @@ while True:
 
 
 class Process:
-    """A child in its own process group, gone at the end of the block."""
+    """A process in a session of its own, gone at the end of the block."""
 
-    def __init__(self, code: str, name: str, cpus: str, prefix: Sequence[str] = ()) -> None:
+    def __init__(self, code: str, name: str, cpus: str, prefix: Sequence[str] = (), *, stranger: bool = False) -> None:
+        """``stranger``: no child of ours (else it counts as one of sgtop's), and louder than the rest of the host."""
         self.name = name
+        if stranger:
+            prefix = ("setsid", "--fork", *prefix)
         self.child = subprocess.Popen(
             [*prefix, sys.executable, "-I", "-S", "-c", code, name, cpus],
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
         assert self.child.stdout is not None
-        assert self.child.stdout.readline() == b"ready\n"
+        ready, pid = self.child.stdout.readline().split()
+        assert ready == b"ready"
         self.child.stdout.close()
-        self.pid = self.child.pid
+        self.pid = int(pid)
+        if stranger:
+            # Sessions share a CPU as groups (autogroup); only root may make one weigh more.
+            with contextlib.suppress(OSError):
+                Path(f"/proc/{self.pid}/autogroup").write_text("-10")
 
     def stop(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.child.pid, signal.SIGKILL)
+        for group in {self.pid, self.child.pid}:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
         self.child.wait()
 
 
 @contextlib.contextmanager
-def running(code: str, name: str, cpus: str, prefix: Sequence[str] = ()) -> Iterator[Process]:
-    p = Process(code, name, cpus, prefix)
+def running(
+    code: str, name: str, cpus: str, prefix: Sequence[str] = (), *, stranger: bool = False
+) -> Iterator[Process]:
+    p = Process(code, name, cpus, prefix, stranger=stranger)
     try:
         yield p
     finally:

@@ -164,9 +164,10 @@ class HostWatch:
         if is_kernel_thread(pid):
             return "kernel"
         line = {pid, *ancestors(pid)}
-        if os.getpid() in line:
-            return "sgtop"
-        return "server" if line & set(self._server_pids) else "other"
+        # The server first: `sgtop run` may have started it.
+        if line & set(self._server_pids):
+            return "server"
+        return "sgtop" if os.getpid() in line else "other"
 
     def _of_kind(self, kind: str) -> set[int]:
         return {p for p, k in list(self._seen.items()) if k == kind}
