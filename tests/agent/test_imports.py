@@ -45,8 +45,3 @@ def test_importing_the_agent_imports_no_package_of_the_environment() -> None:
         check=True,
     )
     assert out.stdout.strip() == "[]"
-
-
-def test_modules_stay_short() -> None:
-    long = {p.name: n for p in SOURCES if (n := len(p.read_text().splitlines())) > 440}
-    assert long == {}
