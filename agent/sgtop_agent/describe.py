@@ -22,7 +22,8 @@ ARGS = (
     "max_running_requests", "max_total_tokens", "mem_fraction_static", "nnodes", "node_rank",
     "num_continuous_decode_steps", "numa_node", "page_size", "piecewise_cuda_graph_max_tokens", "pp_size",
     "prefill_decode_interval", "prefill_max_requests", "quantization", "schedule_conservativeness", "schedule_policy",
-    "sleep_on_idle", "speculative_algorithm", "speculative_num_draft_tokens", "speculative_num_steps", "stream_interval", "tp_size",
+    "sleep_on_idle", "speculative_algorithm", "speculative_num_draft_tokens", "speculative_num_steps",
+    "stream_interval", "tp_size",
 )
 """Arguments that findings speak of; those that this version has travel under the names that it uses."""
 
