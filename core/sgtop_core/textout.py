@@ -8,6 +8,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
+from sgtop_core.kernels.text import lines
 from sgtop_core.model.snapshot import Alert, Quantiles, Rank, Snapshot
 
 WIDTH = 80
@@ -27,7 +28,10 @@ def text(s: Snapshot) -> str:
     out += [_RANKS, *(_rank_row(r) for r in s.ranks)]
     out += [line for r in s.ranks if r.message for line in _wrap(f"{r.rank}: {r.message}", "  ")]
     for ranks in groups.values():
-        out += ["", *_where(_worst(ranks), len(ranks) > 1)]
+        worst = _worst(ranks)
+        out += ["", *_where(worst, len(ranks) > 1)]
+        kernels = lines(worst.tracing) if worst.tracing is not None else []
+        out += ["", *kernels] if kernels else []
     out += ["", *_findings(s.alerts)]
     return "\n".join(line.rstrip() for line in out) + "\n"
 
