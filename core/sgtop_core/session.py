@@ -10,7 +10,7 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from sgtop_core.contention.facts import RankIds
 from sgtop_core.contention.feed import ContentionFeed
 from sgtop_core.contention.host_watch import HostWatch
 from sgtop_core.findings.engine import Engine
-from sgtop_core.live.backend import Backend, Machine
+from sgtop_core.live.backend import Backend, Http, Machine
 from sgtop_core.live.kernel_feed import OPS as KERNEL_OPS
 from sgtop_core.live.kernel_feed import KernelFeed
 from sgtop_core.live.link import Failure, Link
@@ -36,13 +36,15 @@ from sgtop_core.model.windows import WINDOWS, level
 from sgtop_core.recording.envelope import to_frame
 from sgtop_core.recording.kernels import kernels_frame
 from sgtop_core.recording.state import SOURCE, StateFrames
+from sgtop_core.switches.control import OPS as SWITCH_OPS
+from sgtop_core.switches.control import Switches
 
 POLL_S = 0.05
 COMMAND_TIMEOUT_S = 5.0
 DETACH_S = 0.6
 """Longest wait for the agents to say that they have undone everything."""
 LOG_LINES = 200
-_READ_ONLY_OPS = frozenset({"where", "detach", "nvtx", "kernels", "kernel_names"})
+_READ_ONLY_OPS = frozenset({"where", "detach", "nvtx", "kernels", "kernel_names", "switch.list", "switch.plan"})
 """Commands that look, or change only sgtop's own hooks; ``--readonly`` refuses all others."""
 
 HOST = "host"
@@ -74,6 +76,10 @@ class _Order:
     args: Mapping[str, Any]
     done: threading.Event = field(default_factory=threading.Event)
     reply: Mapping[str, Any] = field(default_factory=lambda: {"ok": False, "error": "not answered"})
+    fds: Sequence[int] = ()
+    """Descriptors to send along; they stay the caller's."""
+    came: list[int] = field(default_factory=list)
+    """Descriptors that came with the reply; the caller closes them."""
 
 
 class Session:
@@ -105,6 +111,7 @@ class Session:
         self._contention = ContentionFeed(self._model)
         self._kernels = KernelFeed(self._model, self.options.kernels)
         self._kernels.on_block = self._raw_kernels
+        self.switches = Switches(self)
         self._orders: deque[_Order] = deque()
         self._sent: dict[tuple[str, int], _Order] = {}
         self._ids = itertools.count(1)
@@ -158,6 +165,8 @@ class Session:
         Returns:
             ``{"ok": bool, "result" | "error": …}``; for every rank the result is a map by label.
         """
+        if op in SWITCH_OPS:
+            return self.switches.command(op, args)
         if self.readonly and op not in _READ_ONLY_OPS:
             return {"ok": False, "error": f"refused: sgtop runs with --readonly, and {op} changes the server"}
         labels = [rank] if rank is not None else [label for label, k in self._links.items() if k.connection]
@@ -175,6 +184,29 @@ class Session:
         bad = [f"{o.label}: {o.reply.get('error')}" for o in orders if not o.reply.get("ok")]
         result = {o.label: o.reply.get("result") for o in orders}
         return {"ok": not bad, "result": result, **({"error": "; ".join(bad)} if bad else {})}
+
+    def ask(
+        self, rank: str, op: str, args: Mapping[str, Any], fds: Sequence[int] = ()
+    ) -> tuple[Mapping[str, Any], list[int]]:
+        """One command to the agent of ``rank``, with descriptors both ways; those that come are the caller's."""
+        if self.readonly and op not in _READ_ONLY_OPS:
+            return {"ok": False, "error": f"refused: sgtop runs with --readonly, and {op} changes the server"}, []
+        order = _Order(rank, op, args, fds=fds)
+        self._orders.append(order)
+        self._kick()
+        if not order.done.wait(COMMAND_TIMEOUT_S):
+            return {"ok": False, "error": f"{rank} did not answer within {COMMAND_TIMEOUT_S:.0f} s"}, []
+        return order.reply, order.came
+
+    def hellos(self) -> dict[str, wire.Frame | None]:
+        """Label → hello of its agent, None where there is no agent; ranks elsewhere among them."""
+        links = {label: k.connection for label, k in list(self._links.items())}
+        elsewhere = dict.fromkeys(self._model.server.ranks_elsewhere)
+        return {**elsewhere, **{label: None if c is None else c.hello for label, c in links.items()}}
+
+    def http(self) -> Http | None:
+        """The server's HTTP interface, None where it serves none."""
+        return self._backend.http(self._server) if self._server is not None else None
 
     def stop(self) -> None:
         """Detach: every hook undone, every thread ended. Safe to call twice."""
@@ -425,7 +457,7 @@ class Session:
         kind = frame["k"]
         if kind in ("ev", "kernels"):
             self._kernels.frame(label, frame)
-        if kind in ("ev", "stat", "bye"):
+        if kind in ("ev", "stat", "bye", "switch"):
             self._model.frame(label, frame, now)
             if kind == "stat":
                 off = frame.get("off")
@@ -436,6 +468,10 @@ class Session:
             order = self._sent.pop((label, number), None) if isinstance(number, int) else None
             if order is not None:
                 order.reply = {k: v for k, v in frame.items() if k in ("ok", "result", "error")}
+                if order.op == "switch.open" and order.reply.get("ok"):
+                    fds = getattr(self._links[label].connection, "fds", None)
+                    if fds:
+                        order.came.append(fds.popleft())
                 if order.op in KERNEL_OPS:
                     connection = self._links[label].connection
                     fds = getattr(connection, "fds", None)
@@ -456,8 +492,12 @@ class Session:
             self._sent[order.label, number] = order
             if order.op == "kernels":
                 self._kernels.asked_by_user(order.label, order.args)
+            frame = {"k": "cmd", "id": number, "op": order.op, "args": dict(order.args)}
             try:
-                link.connection.send({"k": "cmd", "id": number, "op": order.op, "args": dict(order.args)})
+                if order.fds:
+                    link.connection.send(frame, order.fds)
+                else:
+                    link.connection.send(frame)
             except (ConnectionLost, wire.WireError) as e:
                 del self._sent[order.label, number]
                 order.reply = {"ok": False, "error": str(e)}
@@ -471,12 +511,16 @@ class Session:
 
     def _ask_where(self, now: int) -> None:
         """Ask a rank that makes no steps what its main thread is doing."""
-        if now < self._next_where:
+        hung = self._model.hung(now)
+        for label, state in hung:
+            slot = self._model.slots[label]
+            slot.stopped = state == "silent" and slot.pid is not None and self._backend.stopped(slot.pid)
+        if not hung or now < self._next_where:
             return
         self._next_where = now + 5_000_000_000
-        for label, state in self._model.hung(now):
+        for label, state in hung:
             if state == "silent":
-                continue
+                continue  # its agent cannot answer
             order = _Order(label, "where", {})
             self._orders.append(order)
             threading.Thread(target=self._place, args=(label, order), name="sgtop-where", daemon=True).start()

@@ -41,7 +41,9 @@ class Slot:
     """ns of the latest frame."""
     cpu_share: float | None = None
     where: str = ""
-    """Main thread's Python stack in words, where it was asked for."""
+    """Innermost Python frame of the main thread, where it was asked for."""
+    stopped: bool = False
+    """A signal has stopped the process; only looked at while its agent is silent."""
     outside: Rank | None = None
     """What HTTP and /proc say, for a rank without an agent."""
     lost_before: dict[str, int] = field(default_factory=dict)
@@ -227,10 +229,10 @@ def verdict(s: Slot, now: int) -> tuple[str, str]:
         return s.status, s.message
     silent = now - s.heard
     if silent > SILENT_NS:
-        return (
-            "hung",
-            f"nothing heard from the agent for {silent / 1e9:.0f} s: the process is stopped, or C code holds the GIL",
-        )
+        why = "the process is stopped, or C code holds the GIL"
+        if s.stopped:
+            why = f"the process is stopped (`kill -CONT {s.pid}` lets it go on)"
+        return "hung", f"nothing heard from the agent for {silent / 1e9:.0f} s: {why}"
     q = st.queue
     busy = q.get("running", 0) > 0 or q.get("waiting", 0) > 0
     since = now - max(st.last_step_at or 0, st.start)
