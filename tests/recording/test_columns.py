@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sgtop_agent import wire
 from sgtop_core.recording import chunk, columns
@@ -62,6 +62,7 @@ def any_frame(r: random.Random) -> wire.Frame:
     return ev(table, [{c: value() for c in wire.TABLES[table]} for _ in range(r.randrange(6))])
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 12))
 def test_any_frame_comes_back_exactly(seed: int, n: int) -> None:
     r = random.Random(seed)

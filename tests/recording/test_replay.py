@@ -21,11 +21,11 @@ from tests.recording.live import Live
 
 @pytest.mark.parametrize("scene", sorted(SCENES))
 def test_the_same_json_snapshot_by_snapshot(scene: str, tmp_path: Path) -> None:
-    live = Live(scene).run(4.0)
+    live = Live(scene).run(3.0 if SCENES[scene].tp * SCENES[scene].dp < 4 else 1.5)
     path = live.write(tmp_path / "x.sgtop")
     with Recording(path) as r:
         again = list(ticks(r))
-    assert len(again) == len(live.snapshots) > 10
+    assert len(again) == len(live.snapshots) >= 5
     for a, b in zip(live.snapshots, again, strict=True):
         assert json.dumps(as_json(b)) == json.dumps(as_json(a))
         assert b == a, "and what JSON leaves out"
@@ -53,7 +53,7 @@ def test_the_long_windows_too(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Live]:
-    live = Live("eager-fallback").run(12.0)
+    live = Live("eager-fallback").run(9.0)
     return live.write(tmp_path_factory.mktemp("replay") / "x.sgtop"), live
 
 
@@ -69,7 +69,7 @@ def test_seek_lands_on_the_snapshot_that_was_shown_then(recorded: tuple[Path, Li
     path, live = recorded
     player = ReplaySession(path)
     by_time = {s.mono_ns: s for s in live.snapshots}
-    for seconds in (5.0, 9.0, 2.0, 7.5):  # forwards and backwards
+    for seconds in (5.0, 8.0, 2.0, 6.5):  # forwards and backwards
         at = player.seek(seconds)
         assert at == pytest.approx(seconds, abs=0.3)
         shown = player.snapshot()
@@ -181,7 +181,7 @@ def test_loops(recorded: tuple[Path, Live]) -> None:
     clock = Clock()
     player = ReplaySession(recorded[0], clock=clock, loop=True).start()
     try:
-        player.seek(11.9)
+        player.seek(8.9)
         clock.now += 1.0
         until(lambda: player.position().at_s < 3.0)
     finally:

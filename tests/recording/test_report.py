@@ -35,7 +35,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Live, Figu
     folder = tmp_path_factory.mktemp("report")
     out = {}
     for name, scene, seed in (("a", "decode-bound", 1), ("again", "decode-bound", 2), ("eager", "eager-fallback", 3)):
-        live = Live(scene, seed).run(31.7)
+        live = Live(scene, seed).run(21.7)
         out[name] = (live, measured(live, folder / f"{name}.sgtop"))
     return out
 
@@ -138,8 +138,8 @@ def test_what_changed_is_found(runs: dict[str, tuple[Live, Figures]]) -> None:
 
 
 def test_short_recordings_have_no_known_noise(tmp_path: Path) -> None:
-    a = measured(Live("decode-bound", 1).run(11), tmp_path / "a")
-    b = measured(Live("eager-fallback", 1).run(11), tmp_path / "b")
+    a = measured(Live("decode-bound", 1).run(7), tmp_path / "a")
+    b = measured(Live("eager-fallback", 1).run(7), tmp_path / "b")
     d = diff.diff(a, b)
     assert all(c.low is None for c in d.changes)
     assert any("noise is not known" in n for n in d.notes)
@@ -151,7 +151,8 @@ def figures(blocks: list[float]) -> Figures:
         "TP0", 1, 5.0 * len(blocks), {}, (), {}, None, None, {}, {}, None, None, {}, None, (),
         {"DECODE tokens/s": tuple(blocks)},
     )  # fmt: skip
-    return Figures("x", 5.0 * len(blocks), None, True, 0, Server(None, "m", "v", 1, 1, 1), None, (rank,), (), {}, None, None)  # fmt: skip
+    server = Server(30000, "m", "v", 1, 1, 1)
+    return Figures("x", 5.0 * len(blocks), None, True, 0, server, None, (rank,), (), {}, None, None)
 
 
 @settings(deadline=None, max_examples=30)
