@@ -127,11 +127,11 @@ def agent() -> payload.Agent:
     return payload.build(rig.tiny_agent(), sys.version_info[:2])
 
 
-def mapped(page: pending.Page) -> tuple[int, ctypes.Array[ctypes.c_char]]:
+def mapped(page: pending.Page, deadline_ns: int) -> tuple[int, ctypes.Array[ctypes.c_char]]:
     """The page in our own memory; what it would unmap is asked for by the tracer's flag, which stays 0."""
     buffer = ctypes.create_string_buffer(page.size)
     address = ctypes.addressof(buffer)
-    content = page.content(address)
+    content = page.content(address, deadline_ns)
     ctypes.memmove(address, content, len(content))
     return address, buffer
 
@@ -146,8 +146,8 @@ def run_here(source: bytes) -> dict[str, Any]:
 
 def test_main_thread_only_looks_at_the_clock() -> None:
     """Late: nothing happens. In any case __main__ stays as it was."""
-    page = payload.for_page(agent(), OPTS, time.monotonic_ns() - 1)
-    address, buffer = mapped(page)
+    page = payload.for_page(agent(), OPTS)
+    address, buffer = mapped(page, time.monotonic_ns() - 1)
     source = buffer.raw[: buffer.raw.index(b"\0")]
     threads = len(os.listdir("/proc/self/task"))
     assert run_here(source) == {"__name__": "__main__"}
@@ -156,11 +156,12 @@ def test_main_thread_only_looks_at_the_clock() -> None:
 
 
 def test_offsets_of_the_page_are_consistent() -> None:
-    page = payload.for_page(agent(), OPTS, 2**63 - 1)
-    content = page.content(0x7F0012345000)
+    page = payload.for_page(agent(), OPTS)
+    content = page.content(0x7F0012345000, 0x1234567890)
     text = content[: content.index(b"\0")].decode()
     assert len(text) == len(page.source)
-    assert "0x00007f0012345000" in text
+    assert "a=0x00007f0012345000;" in text
+    assert "D=0x0000001234567890" in text
     assert f"a+{page.blob_at}," in text
     assert f"size={page.size};" in text
     assert content[page.blob_at :] == page.blob
@@ -169,8 +170,8 @@ def test_offsets_of_the_page_are_consistent() -> None:
 
 def test_source_never_raises() -> None:
     """Whatever is wrong: an exception in a pending call would surface in the scheduler's loop."""
-    page = payload.for_page(agent(), OPTS, 2**63 - 1)
-    source = page.source.replace(pending.PLACE, b"0x" + b"0" * (len(pending.PLACE) - 2))
+    page = payload.for_page(agent(), OPTS)
+    source = page.content(0x1000, 2**62)[: len(page.source)]
     broken = source.replace(b"import time,_thread", b"import no_such_mod_")
     assert broken != source
     assert run_here(broken) == {"__name__": "__main__"}

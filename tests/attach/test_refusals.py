@@ -44,10 +44,9 @@ def test_stopped_after_the_call_was_queued() -> None:
     """The agent was promised a client and finds a deadline that has passed."""
     with rig.target("nap") as t:
         agent = payload.build(rig.tiny_agent(), sys.version_info[:2])
-        deadline = time.monotonic_ns() + 300_000_000
         opts = {"way": "pending-call", "token": "t", "rendezvous": "pair", "nonce": "0000", "dir": None, "nvtx": False}
-        page = payload.for_page(agent, opts, deadline)
-        tracer.run(t.pid, page.source, page.blob)
+        page = payload.for_page(agent, opts)
+        tracer.run(t.pid, page.source, page.blob, life=pending.Life(0.3))
         os.kill(t.pid, signal.SIGSTOP)
         time.sleep(0.5)
         os.kill(t.pid, signal.SIGCONT)
@@ -203,7 +202,7 @@ def test_damaged_on_the_way() -> None:
     with rig.target("quiet") as t:
         agent = payload.build(rig.tiny_agent(), sys.version_info[:2])
         opts = {"way": "pending-call", "token": "t", "rendezvous": "pair", "nonce": "0000", "dir": None, "nvtx": False}
-        page = payload.for_page(agent, opts, time.monotonic_ns() + 2_000_000_000)
+        page = payload.for_page(agent, opts)
         damaged = page.blob[:-1] + bytes([page.blob[-1] ^ 1])
         queued = tracer.run(t.pid, page.source, damaged)
         from sgtop_probes.attach import memory

@@ -100,8 +100,7 @@ def _try(
     """One injection; None when the main thread has not come to it by the deadline."""
     agent = payload.build(options.package or payload.agent_folder(), python.version)
     seconds = max(0.2, min(DEADLINE_S, end - clock()))
-    deadline = clock() + seconds
-    theirs = time.monotonic_ns() + int(seconds * 1e9) + procfs.monotonic_offset_ns(pid)
+    life = pending.Life(seconds, procfs.monotonic_offset_ns(pid))
     meeting = knock.prepare(pid)
     opts: dict[str, Any] = {"way": way, "token": options.token, "nvtx": options.nvtx, **meeting.opts}
     problem: Callable[[], str | None]
@@ -109,11 +108,15 @@ def _try(
     handed: pep768.Handed | None = None
     try:
         if way == "pep768":
+            deadline = clock() + seconds
+            theirs = time.monotonic_ns() + int(seconds * 1e9) + life.offset_ns
             handed = pep768.execute(pid, python, agent, opts, theirs)
             problem = handed.problem
         else:
-            page = payload.for_page(agent, opts, theirs)
-            queued = trace(pid, page.source, page.blob, options.thread)
+            page = payload.for_page(agent, opts)
+            queued = trace(pid, page.source, page.blob, options.thread, life)
+            # Counted from when it was queued: on a loaded host the tracer itself may have taken long.
+            deadline = clock() + (queued.deadline_ns - time.monotonic_ns()) / 1e9
             problem = partial(_page_problem, pid, queued.page[0] + page.status_at)
             if queued.tid != pid and python.version < (3, 13):
                 nudge = clock() + NUDGE_AFTER_S
@@ -128,14 +131,14 @@ def _try(
         meeting.clean()
 
 
-def trace(pid: int, source: bytes, blob: bytes, thread: str) -> pending.Queued:
+def trace(pid: int, source: bytes, blob: bytes, thread: str, life: pending.Life | None = None) -> pending.Queued:
     """Queue ``source``, from the tracer child.
 
     Raises:
         AttachError: in words.
     """
     try:
-        return tracer.run(pid, source, blob, thread)
+        return tracer.run(pid, source, blob, thread, life)
     except tracer.TracerFailed as e:
         if e.errno:
             raise refused(pid, e.errno, str(e)) from None

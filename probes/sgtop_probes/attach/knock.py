@@ -76,8 +76,11 @@ class Pair:
             name = self._comm(tid)
             if not name.startswith("sg:") or not name.endswith(f":{self._nonce}"):
                 continue
+            number = name.split(":")[1]
+            if not number.isdigit():
+                continue
             try:
-                return socket.socket(fileno=pidfd.getfd(self._pid, int(name.split(":")[1])))
+                return socket.socket(fileno=pidfd.getfd(self._pid, int(number)))
             except OSError as e:
                 if e.errno in (errno.EBADF, errno.ESRCH):
                     continue  # it gave up in this very moment

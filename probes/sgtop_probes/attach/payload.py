@@ -37,7 +37,7 @@ _THREAD = """
    d=marshal.loads(zlib.decompress(b))
    g={{'__name__':'_sgtop_loader'}}
    exec(compile(d['loader'],'<sgtop loader>','exec'),g)
-   g['start'](d,{opts!r})
+   g['start'](d,dict({opts!r},deadline_ns=D))
   except BaseException as e:
    say(('%s: %s'%(type(e).__name__,e)).encode()[:240])
    time.sleep(1)
@@ -138,18 +138,18 @@ def build(package: Path, python: tuple[int, int]) -> Agent:
     return Agent(blob, hashlib.sha256(blob).hexdigest(), alias, source_hash)
 
 
-def _bootstrap(deadline_ns: int, where: str, agent: Agent, opts: Mapping[str, Any]) -> bytes:
-    opts = {**opts, "hash": agent.source_hash, "alias": agent.alias, "deadline_ns": deadline_ns, "page": None}
+def _bootstrap(deadline: str, where: str, agent: Agent, opts: Mapping[str, Any]) -> bytes:
+    opts = {**opts, "hash": agent.source_hash, "alias": agent.alias, "page": None}
     thread = _THREAD.format(where=where, digest=agent.digest, opts=opts)
-    inner = f"import time,_thread\nif time.monotonic_ns()<{deadline_ns}:{thread}"
+    inner = f"import time,_thread\nD={deadline}\nif time.monotonic_ns()<D:{thread}"
     compile(inner, "<sgtop>", "exec")
     outer = f"try:\n exec({inner!r},{{'__name__':'_sgtop_boot'}})\nexcept BaseException:pass\n"
     compile(outer, "<sgtop>", "exec")
     return outer.encode()
 
 
-def for_page(agent: Agent, opts: Mapping[str, Any], deadline_ns: int) -> pending.Page:
-    """Source and block for an anonymous page of the target. ``deadline_ns``: the target's CLOCK_MONOTONIC."""
+def for_page(agent: Agent, opts: Mapping[str, Any]) -> pending.Page:
+    """Source and block for an anonymous page of the target; address and deadline are put in when it is written."""
     layout = pending.Page(b"", agent.blob)
     while True:  # the offsets stand in the source and depend on its length
         where = _PAGE.format(
@@ -159,17 +159,19 @@ def for_page(agent: Agent, opts: Mapping[str, Any], deadline_ns: int) -> pending
             blob_at=layout.blob_at,
             blob=len(agent.blob),
         )
-        # The placeholder is no expression; any address of its length is, so the check compiles that.
-        source = _bootstrap(deadline_ns, where.replace(pending.PLACE.decode(), _ANY), agent, opts)
-        page = pending.Page(source.replace(_ANY.encode(), pending.PLACE), agent.blob)
+        # The placeholders are no expressions; any number of their length is, so the check compiles that.
+        source = _bootstrap(_LATER, where.replace(pending.PLACE.decode(), _ANY), agent, opts)
+        source = source.replace(_ANY.encode(), pending.PLACE).replace(_LATER.encode(), pending.DEADLINE)
+        page = pending.Page(source, agent.blob)
         if (page.size, page.status_at, page.blob_at) == (layout.size, layout.status_at, layout.blob_at):
             return page
         layout = page
 
 
 _ANY = "0x" + "5" * (len(pending.PLACE) - 2)
+_LATER = "0x" + "6" * (len(pending.DEADLINE) - 2)
 
 
 def for_file(agent: Agent, opts: Mapping[str, Any], deadline_ns: int, blob_path: str) -> bytes:
     """Source that takes the block from ``blob_path``, a path in the target's eyes (PEP 768)."""
-    return _bootstrap(deadline_ns, _FILE.format(path=blob_path), agent, opts)
+    return _bootstrap(str(deadline_ns), _FILE.format(path=blob_path), agent, opts)

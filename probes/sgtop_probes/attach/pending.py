@@ -26,7 +26,8 @@ CALL_TIMEOUT_S = 0.05
 PATIENCE_S = 2.0
 STACK = 32 * 1024
 PLACE = b"@PAGE-ADDRESS-HERE"
-"""Stands in the source where the page's address goes; the address takes the same number of characters."""
+DEADLINE = b"@DEADLINE-NS-GOES-"
+"""Stand in the source where the page's address and the deadline go; those take the same number of characters."""
 STATUS_SIZE = 256
 
 
@@ -49,20 +50,21 @@ class Page:
     def size(self) -> int:
         return (self.blob_at + len(self.blob) + STACK + 4095) & ~4095
 
-    def content(self, address: int) -> bytes:
-        """Bytes for the page at ``address``; the rest of it stays zero."""
-        where = f"{address:#0{len(PLACE)}x}".encode()
-        source = self.source.replace(PLACE, where)
+    def content(self, address: int, deadline_ns: int) -> bytes:
+        """Bytes for the page at ``address``; the rest of it stays zero. ``deadline_ns``: by the target's clock."""
+        source = self.source.replace(PLACE, f"{address:#0{len(PLACE)}x}".encode())
+        source = source.replace(DEADLINE, f"{deadline_ns:#0{len(DEADLINE)}x}".encode())
         return source.ljust(self.blob_at, b"\0") + self.blob
 
 
 @dataclass(frozen=True)
 class Queued:
-    """The call is queued; ``stop_us`` is how long the borrowed thread stood still."""
+    """The call is queued; ``stop_us`` is how long the borrowed thread stood still, ``deadline_ns`` by our clock."""
 
     page: tuple[int, int]
     tid: int
     stop_us: float
+    deadline_ns: int
     attempts: int
     python: tuple[int, int]
 
@@ -83,9 +85,17 @@ def sleepers(pid: int, limit: int = 3) -> list[int]:
                 fields = f.read().rpartition(")")[2].split()
         except (OSError, IndexError):
             continue
-        if fields[0] == "S":
+        if fields[0] == "S" and _tracer(pid, tid) == "0":
             found.append((int(fields[11]) + int(fields[12]), tid))
     return [tid for _cpu, tid in sorted(found)[:limit]]
+
+
+def _tracer(pid: int, tid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/task/{tid}/status") as f:
+            return next((line.split()[1] for line in f if line.startswith("TracerPid:")), "0")
+    except OSError:
+        return "gone"
 
 
 def refuse(pid: int) -> None:
@@ -112,33 +122,50 @@ def refuse(pid: int) -> None:
         raise TraceError("it ignores SIGSEGV, which ends a borrowed call", "unsupported")
 
 
-def queue(pid: int, page: Page, thread: str = "auto", attempts: int = 5) -> Queued:
+@dataclass(frozen=True)
+class Life:
+    """How long a queued call is good for, from the moment that it is queued, and what the target's clock is ahead."""
+
+    seconds: float = 2.0
+    offset_ns: int = 0
+
+
+def queue(pid: int, page: Page, thread: str = "auto", life: Life = Life(), attempts: int = 5) -> Queued:
     """Queue ``page.source`` in process ``pid``. ``thread``: auto, main, or helper (never the main one).
 
     Raises:
         TraceError: in words. interpreter.NoInterpreter: not CPython. OSError: no permission, no such process.
     """
     python = interpreter.inspect(pid)
-    reason = "?"
+    trouble = TraceError("no thread could be borrowed")
     for attempt in range(1, attempts + 1):
-        refuse(pid)
-        helpers = [] if thread == "main" else sleepers(pid)
-        threads = helpers + ([pid] if thread != "helper" else [])
-        for tid in threads:
-            done = _once(pid, tid, python, page, attempt)
-            if isinstance(done, Queued):
-                return done
-            reason = done
+        try:
+            refuse(pid)
+            helpers = [] if thread == "main" else sleepers(pid)
+            for tid in helpers + ([pid] if thread != "helper" else []):
+                done = _once(pid, tid, python, page, life, attempt)
+                if isinstance(done, Queued):
+                    return done
+                trouble = TraceError(done)
+        except TraceError as e:
+            if e.kind != "traced":
+                raise
+            trouble = e  # another sgtop's tracer, perhaps: gone in a millisecond
         time.sleep(0.01 * attempt)
-    raise TraceError(f"gave up after {attempts} attempts: {reason}")
+    raise TraceError(f"{trouble} (tried {attempts} times)", trouble.kind)
 
 
-def _once(pid: int, tid: int, python: interpreter.Interpreter, page: Page, attempt: int) -> Queued | str:
+def _once(pid: int, tid: int, python: interpreter.Interpreter, page: Page, life: Life, attempt: int) -> Queued | str:
     """One borrowed thread, one try; a reason in words when it is worth another."""
     tracee = ptrace.Tracee(pid, tid)
     start = time.perf_counter_ns()
     try:
-        tracee.stop()
+        try:
+            tracee.stop()
+        except (ProcessLookupError, TraceError) as e:
+            if tid == pid:
+                raise
+            return f"a helper thread could not be borrowed: {e}"  # it ended; the process may live on
         if tid != pid and tracee.system_call() not in ptrace.FUTEX_CALLS[tracee.abi.name]:
             return "a helper thread woke up"
         address = tracee.call(python.mmap, (0, page.size, 3, 0x22, _MINUS_ONE, 0), CALL_TIMEOUT_S)
@@ -147,7 +174,8 @@ def _once(pid: int, tid: int, python: interpreter.Interpreter, page: Page, attem
             return "mmap took longer than 50 ms"
         if -4096 < address < 0:
             raise TraceError(f"no memory for the agent: {os.strerror(-address)}")
-        memory.write(pid, address, page.content(address))
+        deadline = time.monotonic_ns() + int(life.seconds * 1e9)
+        memory.write(pid, address, page.content(address, deadline + life.offset_ns))
         result = tracee.call(
             python.add_pending_call, (python.run_string, address), CALL_TIMEOUT_S, stack=address + page.size
         )
@@ -169,7 +197,7 @@ def _once(pid: int, tid: int, python: interpreter.Interpreter, page: Page, attem
         stop_us = (time.perf_counter_ns() - start) / 1e3
     # Only now may the target unmap the page, whose end was the stack of the call.
     memory.write(pid, address + page.status_at + 1, b"\1")
-    return Queued((address, page.size), tid, stop_us, attempt, python.version)
+    return Queued((address, page.size), tid, stop_us, deadline, attempt, python.version)
 
 
 _MINUS_ONE = (1 << 64) - 1

@@ -57,7 +57,8 @@ def _work(request: dict[str, Any], data: bytes) -> dict[str, Any]:
     gc.disable()
     _prefer_us()
     try:
-        done = pending.queue(request["pid"], pending.Page(source, blob), request["thread"], request["attempts"])
+        life = pending.Life(request["seconds"], request["offset_ns"])
+        done = pending.queue(request["pid"], pending.Page(source, blob), request["thread"], life)
     except TraceError as e:
         return {"error": str(e), "kind": e.kind, "errno": 0}
     except interpreter.NoInterpreter as e:
@@ -80,7 +81,7 @@ def main() -> None:
         pass  # sgtop has gone; the agent's deadline ends what was begun
 
 
-def run(pid: int, source: bytes, blob: bytes, thread: str = "auto", attempts: int = 5) -> pending.Queued:
+def run(pid: int, source: bytes, blob: bytes, thread: str = "auto", life: pending.Life | None = None) -> pending.Queued:
     """Queue ``source`` in process ``pid`` from a child of this process.
 
     Raises:
@@ -88,7 +89,7 @@ def run(pid: int, source: bytes, blob: bytes, thread: str = "auto", attempts: in
     """
     home = Path(__file__).resolve().parents[2]
     code = f"import sys; sys.path.insert(0, {str(home)!r}); from {__name__} import main; main()"
-    request = {"pid": pid, "source": len(source), "thread": thread, "attempts": attempts}
+    request = {"pid": pid, "source": len(source), "thread": thread, **asdict(life or pending.Life())}
     child = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", code],
         stdin=subprocess.PIPE,
@@ -108,6 +109,4 @@ def run(pid: int, source: bytes, blob: bytes, thread: str = "auto", attempts: in
     answer = json.loads(out)
     if "error" in answer:
         raise TracerFailed(answer["error"], answer["kind"], answer["errno"])
-    return pending.Queued(
-        tuple(answer["page"]), answer["tid"], answer["stop_us"], answer["attempts"], tuple(answer["python"])
-    )
+    return pending.Queued(**{**answer, "page": tuple(answer["page"]), "python": tuple(answer["python"])})

@@ -5,6 +5,7 @@ prints ``READY``, and at SIGTERM (or after SECONDS) one line of JSON. Injected c
 """
 
 import ctypes
+import faulthandler
 import json
 import os
 import select
@@ -244,6 +245,7 @@ def on_term(*_):
 
 
 if __name__ == "__main__":
+    faulthandler.enable()  # as SGLang does: it handles SIGSEGV, which a borrowed call ends with
     mode, END = sys.argv[1], time.monotonic() + float(sys.argv[2])
     if len(sys.argv) > 3:
         NATIVE, NATIVE_GIL = ctypes.CDLL(sys.argv[3]), ctypes.PyDLL(sys.argv[3])
