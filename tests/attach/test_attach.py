@@ -148,3 +148,17 @@ def test_garbage_instead_of_a_hello(garbage: str) -> None:
         with pytest.raises(AttachError, match=r"not an sgtop agent|does not answer|closed the connection"):
             rig.attach(t, timeout_s=4)
         t.end()
+
+
+def test_tracer_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loaded host: the agent's time begins when its call is queued, not when the tracer was asked for."""
+    run = tracer.run
+
+    def late(*args: object, **options: object) -> object:
+        time.sleep(2.5)
+        return run(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(tracer, "run", late)
+    with rig.target("quiet") as t:
+        rig.attach(t, timeout_s=4, ways=("pending-call",)).close()
+        t.end()
