@@ -7,12 +7,13 @@ look dead to the agent, which then undoes its hooks.
 from __future__ import annotations
 
 import array
+import hmac
 import os
 import selectors
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sgtop_agent import wire
@@ -50,6 +51,8 @@ class Connection:
         self._reader = reader or codec.reader()
         self._early = early or []
         self._out = bytearray()
+        self._rights: deque[tuple[int, tuple[int, ...]]] = deque()
+        """(position in ``_out``, descriptors that travel with the byte there): duplicates of ours"""
         self._clock = clock
         self._next_ping = clock() + wire.HEARTBEAT_S
         self._closed = False
@@ -115,15 +118,18 @@ class Connection:
                 self._out += wire.pack({"k": "ping"})
         self._flush()
 
-    def send(self, frame: wire.Frame) -> None:
-        """Queue a frame and give the socket what it takes; never waits.
+    def send(self, frame: wire.Frame, fds: Sequence[int] = ()) -> None:
+        """Queue a frame and give the socket what it takes; never waits. ``fds`` are duplicated and stay the caller's.
 
         Raises:
             ConnectionLost: closed, or the agent takes nothing any more. WireError: see ``wire.pack``.
         """
         if self._closed or self._why is not None:
             raise ConnectionLost(self._why or "the connection is closed")
-        self._out += wire.pack(frame)
+        data = wire.pack(frame)
+        if fds:
+            self._rights.append((len(self._out), tuple(os.dup(fd) for fd in fds)))
+        self._out += data
         if len(self._out) > wire.MAX_FRAME:
             raise ConnectionLost("the agent takes no frames")
         self._flush()
@@ -131,12 +137,28 @@ class Connection:
     def _flush(self) -> None:
         while self._out:
             try:
-                n = self._sock.send(self._out, socket.MSG_NOSIGNAL)
+                n = self._send_some()
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as e:
                 raise ConnectionLost(f"the connection broke: {e.strerror}") from None
             del self._out[:n]
+            self._rights = deque((at - n, fds) for at, fds in self._rights)
+
+    def _send_some(self) -> int:
+        """Send up to the next byte that has descriptors with it, or that byte with them and what follows."""
+        if not self._rights:
+            return self._sock.send(self._out, socket.MSG_NOSIGNAL)
+        at, fds = self._rights[0]
+        if at > 0:
+            return self._sock.send(self._out[:at], socket.MSG_NOSIGNAL)
+        end = self._rights[1][0] if len(self._rights) > 1 else len(self._out)
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
+        n = self._sock.sendmsg([self._out[:end]], rights, socket.MSG_NOSIGNAL)
+        self._rights.popleft()
+        for fd in fds:
+            os.close(fd)
+        return n
 
     def close(self) -> None:
         """Close; the agent undoes its hooks. Idempotent."""
@@ -146,6 +168,9 @@ class Connection:
         self._sock.close()
         while self.fds:
             os.close(self.fds.popleft())
+        while self._rights:
+            for fd in self._rights.popleft()[1]:
+                os.close(fd)
 
 
 def receive_bytes(sock: socket.socket, fds: deque[int]) -> bytes:
@@ -229,7 +254,7 @@ def _greet(
             "install the same version of sgtop-agent and sgtop-profiler",
             kind="foreign",
         )
-    if first.get("token") != token:
+    if not hmac.compare_digest(str(first.get("token")).encode(), token.encode()):
         raise AttachError("the agent's token is wrong", "another process answers in the agent's place", kind="failed")
     connection = Connection(
         sock, hello=first, way=way or str(first.get("way", "?")), reader=reader, early=frames, clock=clock
