@@ -75,8 +75,9 @@ def raw_columns(frame: Frame) -> tuple[str, int, Mapping[str, Raw]]:
     table, n, cols = frame.get("e"), frame.get("n"), frame.get("c")
     if not isinstance(table, str) or not isinstance(n, int) or n < 0 or not isinstance(cols, dict):
         raise WireError("an ev frame without e, n or c")
+    size = 8 * n
     for name, raw in cols.items():
-        if not isinstance(raw, (bytes, memoryview)) or len(raw) != 8 * n:
+        if (type(raw) is not bytes and not isinstance(raw, memoryview)) or len(raw) != size:
             raise WireError(f"column {table}.{name} does not hold {n} values")
     return table, n, cols
 

@@ -43,6 +43,8 @@ class Strip:
         self._spans: list[tuple[I64, I64, I64, I64]] = []
         """(2 × rank + whether under way, code, start, end): cells are worked out when a window is read."""
         self._done = [0] * len(_SCALES)
+        self._shown: dict[int, list[list[int]]] = {}
+        """Scale → kind of every cell of every rank, oldest first, as worked out since the last change."""
 
     def code(self, mode: str, eager: bool = False) -> int:
         """Number of a kind of cell, for ``add``."""
@@ -60,6 +62,7 @@ class Strip:
     def clear(self, rank: int) -> None:
         """Forget a rank, and make room for it where it is new."""
         self._settle_all()
+        self._shown.clear()
         while rank >= self._ranks:
             self._ranks = min(2 * self._ranks, MAX_RANKS)
             self._ns = [np.concatenate([a, np.zeros_like(a)])[: self._ranks] for a in self._ns]
@@ -68,6 +71,7 @@ class Strip:
 
     def advance(self, end: int) -> None:
         """Move to the cell that holds the last ns before ``end``."""
+        self._shown.clear()
         for i, scale in enumerate(_SCALES):
             head = (end - 1) // (CELL_NS * scale)
             steps = CELLS if self._head[i] < 0 else min(head - self._head[i], CELLS)
@@ -78,6 +82,7 @@ class Strip:
     def add(self, rank: I64, code: I64, t0: I64, t1: I64, certain: bool = True) -> None:
         """Add spans (ns) of the kinds ``code``; ``certain`` False: a step was under way."""
         if len(code):
+            self._shown.clear()
             self._spans.append((2 * rank + (0 if certain else 1), code, t0, t1))
             if len(self._spans) >= _MANY:
                 self._settle_all()
@@ -102,11 +107,15 @@ class Strip:
 
     def read(self, level: int, rank: int) -> tuple[Cell, ...]:
         """Cells of a rank, oldest first."""
-        self._settle(level)
-        order = np.arange(self._head[level] - CELLS + 1, self._head[level] + 1) % CELLS
-        sure, step = self._ns[level][rank]
-        top = np.where(sure.any(axis=1), sure.argmax(axis=1), np.where(step.any(axis=1), step.argmax(axis=1), 0))
-        return tuple([self._cells[c] for c in top[order].tolist()])
+        kinds = self._shown.get(level)
+        if kinds is None:
+            self._settle(level)
+            order = np.arange(self._head[level] - CELLS + 1, self._head[level] + 1) % CELLS
+            sure, step = self._ns[level][:, 0], self._ns[level][:, 1]
+            under_way = np.where(step.any(axis=2), step.argmax(axis=2), 0)
+            top = np.where(sure.any(axis=2), sure.argmax(axis=2), under_way)
+            kinds = self._shown[level] = top[:, order].tolist()
+        return tuple([self._cells[c] for c in kinds[rank]])
 
 
 @dataclass(frozen=True, slots=True)
