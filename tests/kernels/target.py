@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+import types
 from collections import deque
 from typing import Any
 
@@ -96,12 +97,10 @@ class Profiler:
 class Scheduler:
     """What kernel tracing touches of SGLang's."""
 
-    class server_args:  # noqa: N801
-        disable_cuda_graph = False
-
     def __init__(self) -> None:
         self.forward_ct = 0
         self.profiler_manager: Any = None
+        self.tp_worker: Any = None
 
 
 class Target:
@@ -117,8 +116,8 @@ class Target:
         if "layout" in options:
             self.cupti.mock_configure(*options["layout"])
         self.scheduler = Scheduler()
-        if options.get("no_graphs"):
-            self.scheduler.server_args.disable_cuda_graph = True  # type: ignore[misc]
+        runner = types.SimpleNamespace(decode_cuda_graph_runner=None if options.get("no_graphs") else object())
+        self.scheduler.tp_worker = types.SimpleNamespace(model_runner=runner)
         self.scheduler.profiler_manager = Profiler(self)
         self.env = Env(options)
         self.pending: list[Any] = []

@@ -355,6 +355,7 @@ class KernelControl:
             if self._job is not None:
                 self._job.cancel()
             self._session.release(50_000_000)
+            self._session.helper.stop(250)
         self._phase = "idle"
         self._let_go()
 

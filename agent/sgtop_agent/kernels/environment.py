@@ -9,6 +9,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from .. import versions
+
 _LIBRARY = re.compile(rb"(/[^\n]*\.so[^\n]*)$", re.MULTILINE)
 _PIECE, _PAUSE_S = 16384, 0.0002
 _CUPTI = re.compile(r"/libcupti\.so(\.\d+)*$")
@@ -60,9 +62,19 @@ class Environment:
             return False
 
     def graphs_used(self, scheduler: Any) -> bool:
-        """Whether the server replays CUDA graphs; True when it cannot be told."""
-        args = getattr(scheduler, "server_args", None)
-        return not bool(getattr(args, "disable_cuda_graph", False))
+        """Whether the server replays CUDA graphs; True when it cannot be told.
+
+        The runners are asked: the server's arguments say it in another way in each version.
+        """
+        try:
+            target = versions.target_runner(scheduler)
+            if target is None:
+                return True
+            runners = [target, *versions.draft_runners(scheduler)]
+            graphs = [versions.decode_graph_runner(r) or versions.prefill_graph_runner(r) for r in runners]
+            return any(g is not None for g in graphs) or bool(versions.draft_graph_runners(scheduler))
+        except Exception:
+            return True
 
 
 current = Environment()
