@@ -24,6 +24,7 @@ from sgtop_core.contention.facts import RankIds
 from sgtop_core.contention.feed import ContentionFeed
 from sgtop_core.contention.host_watch import HostWatch
 from sgtop_core.findings.engine import Engine
+from sgtop_core.live.about import as_a_whole, from_hello, from_info, from_processes, innermost, number
 from sgtop_core.live.backend import Backend, Http, Machine
 from sgtop_core.live.kernel_feed import OPS as KERNEL_OPS
 from sgtop_core.live.kernel_feed import KernelFeed
@@ -31,7 +32,7 @@ from sgtop_core.live.link import Failure, Link
 from sgtop_core.live.watch import Outcome, Watch
 from sgtop_core.model.arrays import I64
 from sgtop_core.model.model import Model, unknown_rank
-from sgtop_core.model.snapshot import Attach, Server, Snapshot
+from sgtop_core.model.snapshot import Attach, Snapshot
 from sgtop_core.model.windows import WINDOWS, level
 from sgtop_core.recording.envelope import to_frame
 from sgtop_core.recording.kernels import kernels_frame
@@ -290,9 +291,9 @@ class Session:
             if pid is None:
                 continue
             hello = link.connection.hello if link.connection is not None else {}
-            tid, inside = _number(hello.get("tid")), _number(hello.get("pid"))
+            tid, inside = number(hello.get("tid")), number(hello.get("pid"))
             own = tid is None or tid == inside
-            ranks[label] = RankIds(pid, pid if own else main_thread(pid, tid or pid), _number(hello.get("gpu")))
+            ranks[label] = RankIds(pid, pid if own else main_thread(pid, tid or pid), number(hello.get("gpu")))
         pids = [server.pid, *(r.pid for r in server.ranks if r.pid is not None), *(h.pid for h in server.helpers)]
         self._host.watch(ranks, [] if self._ended else pids)
 
@@ -319,19 +320,7 @@ class Session:
         here = {r.label for r in server.ranks if r.pid is not None}
         for label in [k for k in model.slots if k not in here]:
             del model.slots[label]
-        args = server.args
-        model.server = Server(
-            port=server.port,
-            model=args.served_name or args.model,
-            sglang_version=None,
-            tp=args.tp,
-            dp=args.dp,
-            pp=args.pp,
-            ep=args.ep,
-            host=server.host if server.host not in ("0.0.0.0", "::", "*") else "127.0.0.1",
-            pid=server.pid,
-            ranks_elsewhere=tuple(r.label for r in server.ranks if r.pid is None),
-        )
+        model.server = from_processes(server)
         for r in server.ranks:
             if r.pid is not None:
                 model.add(r.label, r.pid, "starting" if r.state == "starting" else "connecting")
@@ -353,7 +342,7 @@ class Session:
                 cpu = seen.view(self._level, self._model.end) if seen is not None else None
                 slot.outside = replace(rank, cpu=cpu)
         if o.info:
-            self._learn_info(o.info)
+            self._model.server = from_info(self._model.server, o.info)
 
     def _gone(self, why: str) -> None:
         self._ended = why
@@ -375,40 +364,6 @@ class Session:
             if slot.pid in shares:
                 slot.cpu_share = shares[slot.pid]
 
-    def _learn_info(self, info: Mapping[str, Any]) -> None:
-        s = self._model.server
-        self._model.server = Server(
-            port=s.port,
-            model=s.model or _text(info.get("served_model_name") or info.get("model_path")),
-            sglang_version=s.sglang_version or _text(info.get("version")),
-            tp=s.tp or _number(info.get("tp_size")),
-            dp=s.dp or _number(info.get("dp_size")),
-            pp=s.pp or _number(info.get("pp_size")),
-            ep=s.ep or _number(info.get("ep_size")),
-            host=s.host,
-            pid=s.pid,
-            device=s.device or _text(info.get("device")),
-            ranks_elsewhere=s.ranks_elsewhere,
-        )
-
-    def _learn_hello(self, hello: Mapping[str, Any]) -> None:
-        rank = hello.get("rank")
-        sizes = rank if isinstance(rank, Mapping) else {}
-        s = self._model.server
-        self._model.server = Server(
-            port=s.port,
-            model=_text(hello.get("model")) or s.model,
-            sglang_version=_text(hello.get("sglang")) or s.sglang_version,
-            tp=_number(sizes.get("tp_size")) or s.tp,
-            dp=_number(sizes.get("dp_size")) or s.dp,
-            pp=_number(sizes.get("pp_size")) or s.pp,
-            ep=_number(sizes.get("ep_size")) or s.ep,
-            host=s.host,
-            pid=s.pid,
-            device=_text(hello.get("device")) or s.device,
-            ranks_elsewhere=s.ranks_elsewhere,
-        )
-
     # --- ranks ------------------------------------------------------------------------------------------
 
     def _drive(self, label: str, link: Link, now: int) -> None:
@@ -425,7 +380,7 @@ class Session:
         elif got is not None:
             self._model.hello(label, got.hello, now)
             self._kernels.hello(label, got.hello)
-            self._learn_hello(got.hello)
+            self._model.server = from_hello(self._model.server, got.hello)
             self._watch.attached(link.rank)
             self._note(f"{label}: attached through {got.way} (pid {link.rank.pid})")
             self._watch_host()
@@ -529,30 +484,13 @@ class Session:
         if order.done.wait(COMMAND_TIMEOUT_S) and order.reply.get("ok"):
             slot = self._model.slots.get(label)
             if slot is not None:
-                slot.where = _innermost(order.reply.get("result"))
+                slot.where = innermost(order.reply.get("result"))
 
     def _attach(self) -> Attach:
-        """State of the connection as a whole: the worst that a user has to know, and in words why."""
         if self._ended:
             return Attach(None, "waiting", self._ended)
-        links = self._links.values()
-        ways = [k.connection.way for k in links if k.connection is not None]
-        ranks = [(s.status, s.message) for s in self._model.slots.values()]
-        if not ranks:
-            return Attach(None, "starting", "the server is starting: it has no scheduler yet")
-        if ways:
-            bad = [f"{label}: {s.message}" for label, s in self._model.slots.items() if s.status not in ("live",)]
-            hung = self._model.hung(self._clock())
-            if hung and len(hung) == len(ways):
-                return Attach(ways[0], "hung", self._model.why_hung(self._clock()))
-            return Attach(ways[0], "live", "; ".join(bad))
-        for state in ("agentless", "hung", "starting", "lost"):
-            why = [m for st, m in ranks if st == state]
-            if why:
-                way = "agentless" if state == "agentless" else None
-                extra = self._watch.problem if state == "agentless" else ""
-                return Attach(way, state, "; ".join(x for x in (why[0], extra) if x))
-        return Attach(None, "connecting", next((m for _, m in ranks if m), ""))
+        ways = [k.connection.way for k in self._links.values() if k.connection is not None]
+        return as_a_whole(self._model, ways, self._watch.problem, self._clock())
 
     # --- itself -----------------------------------------------------------------------------------------
 
@@ -588,17 +526,3 @@ class Session:
         self._kernels.close()
         for order in [*self._orders, *self._sent.values()]:
             order.done.set()
-
-
-def _text(v: Any) -> str | None:
-    return v if isinstance(v, str) and v else None
-
-
-def _number(v: Any) -> int | None:
-    return v if isinstance(v, int) and not isinstance(v, bool) else None
-
-
-def _innermost(where: Any) -> str:
-    """The frame that the main thread is in, from the reply to ``where`` (innermost first)."""
-    stack = where.get("stack") if isinstance(where, Mapping) else None
-    return str(stack[0]) if isinstance(stack, (list, tuple)) and stack else ""

@@ -6,7 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sgtop_core.model.arrays import ranges, split
 from sgtop_core.model.bins import COARSE_EDGES_NS, Counts, Durations, coarse, quantiles
-from sgtop_core.model.windows import TICK_NS, WINDOWS, HistBank, TimeBank, level
+from sgtop_core.model.hist_bank import HistBank
+from sgtop_core.model.time_bank import TimeBank
+from sgtop_core.model.windows import TICK_NS, WINDOWS, level
 
 S = 1_000_000_000
 

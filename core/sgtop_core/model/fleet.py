@@ -18,6 +18,7 @@ from sgtop_core.model.bins import Counts, Durations
 from sgtop_core.model.causes import GC, NO_WORK, PAUSED, SAMPLING, AllSources, Names, Sources
 from sgtop_core.model.events import Batch, Inbox
 from sgtop_core.model.gaps import Chain, Gaps
+from sgtop_core.model.hist_bank import HistBank, RankHists
 from sgtop_core.model.rank import BUSY, MAX_STAGES, Hello, RankState
 from sgtop_core.model.steps import (
     MODES,
@@ -30,7 +31,7 @@ from sgtop_core.model.steps import (
 )
 from sgtop_core.model.strip import RankStrip, Strip
 from sgtop_core.model.tables import Blocks, Rows
-from sgtop_core.model.windows import HistBank, RankHists, RankTimes, TimeBank
+from sgtop_core.model.time_bank import RankTimes, TimeBank
 
 GRAPHED = {"DECODE": "decode", "TARGET_VERIFY": "verify"}
 """Modes whose forwards replay a CUDA graph on a healthy server → key of ``hello.graph``."""

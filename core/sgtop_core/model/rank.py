@@ -9,10 +9,11 @@ from typing import Any, Protocol
 from sgtop_agent.wire import STAGES, Frame
 
 from sgtop_core.model.causes import Names, Sources
+from sgtop_core.model.hist_bank import RankHists
 from sgtop_core.model.snapshot import Cpu
 from sgtop_core.model.steps import MODES
 from sgtop_core.model.strip import RankStrip
-from sgtop_core.model.windows import RankHists, RankTimes
+from sgtop_core.model.time_bank import RankTimes
 
 BUSY = " busy"
 """Key in ``stage_ns`` of the time inside forwards; no stage has a space in its name."""

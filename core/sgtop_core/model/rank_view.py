@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from sgtop_core.model.bins import COARSE_EDGES_NS, coarse, quantiles
+from sgtop_core.model.hist_bank import Summary
 from sgtop_core.model.rank import BUSY, RankState
 from sgtop_core.model.snapshot import GC, Forward, Histogram, Mode, Quantiles, Queue, Rank, StepGaps
 from sgtop_core.model.steps import MODES
-from sgtop_core.model.windows import WINDOWS, Summary
+from sgtop_core.model.windows import WINDOWS
 
 _EDGES_MS = tuple(e / 1e6 for e in COARSE_EDGES_NS)
 _PD = ("pd_bootstrap", "pd_inflight", "pd_prealloc", "pd_transfer")

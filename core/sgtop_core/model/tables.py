@@ -6,8 +6,9 @@ import numpy as np
 
 from sgtop_core.model.arrays import I64, Bool
 from sgtop_core.model.axis import MAX_RANKS
+from sgtop_core.model.hist_bank import HistBank
 from sgtop_core.model.steps import MODES
-from sgtop_core.model.windows import HistBank, TimeBank
+from sgtop_core.model.time_bank import TimeBank
 
 _MOST = 2.0**53
 _WIDTH = 2 * MODES
