@@ -105,12 +105,13 @@ def _serve(agent: Agent, registry: Registry, opts: Mapping[str, Any]) -> None:
 
 
 def load_extensions(agent: Agent) -> None:
-    """Parts that a build may lack: kernel tracing."""
-    try:
-        extension = importlib.import_module(".kernels.extension", __package__)
-    except ImportError:
-        return
-    agent.extend(extension.setup)
+    """Parts that a build may lack: kernel tracing, switches."""
+    for name in (".kernels.extension", ".switches.extension"):
+        try:
+            extension = importlib.import_module(name, __package__)
+        except ImportError:
+            continue
+        agent.extend(extension.setup)
 
 
 # --- meeting a client ----------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import os
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,9 @@ from . import wire
 
 MAX_QUEUED = 4 * 1024 * 1024
 """Bytes that may wait for a client; one more and it is dropped."""
+
+MAX_FDS = 4
+_FD_SPACE = socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize)
 
 
 class ClientGone(Exception):
@@ -34,6 +38,8 @@ class Client:
         self._reader = wire.FrameReader(max_frame=1 << 20)
         self._out: deque[tuple[memoryview, tuple[int, ...]]] = deque()
         self.queued = 0
+        self.fds: deque[int] = deque()
+        """Descriptors that came with frames, in order; whoever takes one closes it."""
 
     def fileno(self) -> int:
         """The socket's fd."""
@@ -46,11 +52,13 @@ class Client:
             ClientGone: the peer closed, or what it sent is garbage.
         """
         try:
-            data = self.sock.recv(65536)
+            data, ancillary, _, _ = self.sock.recvmsg(65536, _FD_SPACE, socket.MSG_CMSG_CLOEXEC)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             raise ClientGone(f"read failed: {error}") from None
+        if ancillary:
+            self._take_fds(ancillary)
         if not data:
             raise ClientGone("closed by the client")
         self.seen = self._clock()
@@ -58,6 +66,15 @@ class Client:
             yield from self._reader.feed(data)
         except wire.WireError as error:
             raise ClientGone(f"garbage: {error}") from None
+
+    def _take_fds(self, ancillary: Sequence[tuple[int, int, bytes]]) -> None:
+        for level, kind, raw in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                came = array.array("i")
+                came.frombytes(raw[: len(raw) - len(raw) % came.itemsize])
+                self.fds.extend(came)
+        if len(self.fds) > MAX_FDS:
+            raise ClientGone("hands over descriptors that nobody asked for")
 
     def send(self, frame: wire.Frame, fds: Sequence[int] = ()) -> None:
         """Queue a frame; ``fds`` are duplicated for the peer when it is sent and stay open here."""
@@ -120,6 +137,8 @@ class Client:
         self.closed = True
         self._out.clear()
         self.queued = 0
+        while self.fds:
+            os.close(self.fds.popleft())
         try:
             self.sock.close()
         except OSError:

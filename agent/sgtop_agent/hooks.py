@@ -197,6 +197,11 @@ class Hooks:
         }
         return [name for name, yes in have.items() if yes]
 
+    @property
+    def retracted(self) -> int:
+        """Requests retracted since the hooks went on."""
+        return self._retracted[0]
+
     # --- main thread -----------------------------------------------------------------------------
 
     def _tick(self, now: int) -> None:

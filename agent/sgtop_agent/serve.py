@@ -55,6 +55,8 @@ class Agent:
         self._ticks: list[list[Any]] = []
         self._undo: list[Callable[[], None]] = []
         self._gone: list[Callable[[Client], None]] = []
+        self._busy: list[Callable[[], bool]] = []
+        self._forked: list[Callable[[], None]] = []
         self._flush_due = self._stat_due = self._refresh_due = 0
         self._setups: list[Callable[[Agent], None]] = []
         self.at_close: list[Callable[[], None]] = []
@@ -102,6 +104,14 @@ class Agent:
     def on_undo(self, fn: Callable[[], None]) -> None:
         """Call ``fn`` before the hooks are undone (once; register again at the next setup)."""
         self._undo.append(fn)
+
+    def add_busy(self, fn: Callable[[], bool]) -> None:
+        """While ``fn()`` is true the hooks stay on, clients or none; it must see to it that it becomes false."""
+        self._busy.append(fn)
+
+    def on_fork(self, fn: Callable[[], None]) -> None:
+        """Call ``fn`` in a forked child, where no thread of the agent's is."""
+        self._forked.append(fn)
 
     def on_client_gone(self, fn: Callable[[Client], None]) -> None:
         """Call ``fn(client)`` when a greeted client has gone, before the hooks may be undone."""
@@ -234,7 +244,7 @@ class Agent:
     def _follow(self, loop: str) -> None:
         """The scheduler runs another event loop now (0.5.23 can switch roles): other methods are its stages."""
         found = find.find()
-        if self.hooks is not None and found is not None and found.loop:
+        if self.hooks is not None and found is not None and found.loop and not self._is_busy():
             self.hooks.undo()
             self.hooks = Hooks(found, self.nvtx)
             self.hooks.install()
@@ -250,7 +260,15 @@ class Agent:
         self._undo.clear()
         self._ticks.clear()
         self._gone.clear()
+        self._busy.clear()
+        self._forked.clear()
         hooks.undo()
+
+    def _is_busy(self) -> bool:
+        try:
+            return any(fn() for fn in self._busy)
+        except Exception:
+            return False
 
     def _guard(self, fn: Callable[[], Any]) -> None:
         try:
@@ -325,7 +343,7 @@ class Agent:
         try:
             while not self.ended:
                 self._turn()
-                if not self.clients and not self._posted:
+                if not self.clients and not self._posted and not self._is_busy():
                     self._unhook()
                     with self.lock:
                         if not self.stay and not self._posted and mono() >= self._hold:
@@ -342,7 +360,7 @@ class Agent:
         if self.hooks is not None:
             due.append(self._flush_due)
         due += [c.deadline for c in self.clients if not c.greeted]
-        if not self.stay and not self.clients:
+        if not self.stay and not self.clients and self.hooks is None:
             due.append(self._hold)
         if not due:
             return None if not self.clients else 0.5
@@ -417,6 +435,8 @@ class Agent:
     def off_in_child(self) -> None:
         """In a forked child, where this thread does not exist: no hooks, no fds. Never raises."""
         try:
+            for fn in self._forked:
+                fn()
             if self.hooks is not None:
                 self.hooks.patches.undo()
                 self.hooks.gc_off()

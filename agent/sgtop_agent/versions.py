@@ -230,7 +230,8 @@ def target_runner(scheduler: Any) -> Any:
     return first(getattr(scheduler, "tp_worker", None), "model_runner", "_model_runner")
 
 
-def _draft_workers(scheduler: Any) -> Iterator[Any]:
+def draft_workers(scheduler: Any) -> Iterator[Any]:
+    """The draft's workers, each once."""
     seen: set[int] = set()
     todo = [getattr(scheduler, "draft_worker", None)]
     while todo:
@@ -246,7 +247,7 @@ def draft_runners(scheduler: Any) -> list[Any]:
     """The draft's ModelRunners, each once."""
     target = target_runner(scheduler)
     found: list[Any] = []
-    for worker in _draft_workers(scheduler):
+    for worker in draft_workers(scheduler):
         several = first(worker, "draft_runner_list", "draft_runners", "model_runner_list", default=())
         for runner in [*several, first(worker, "draft_runner"), first(worker, "model_runner")]:
             if runner is None or runner is target or not callable(getattr(runner, "forward", None)):
@@ -259,7 +260,7 @@ def draft_runners(scheduler: Any) -> list[Any]:
 def draft_graph_runners(scheduler: Any) -> list[tuple[Any, str]]:
     """(graph runner, name of the method that replays) of the draft: these bypass ``ModelRunner.forward``."""
     found: list[tuple[Any, str]] = []
-    for worker in _draft_workers(scheduler):
+    for worker in draft_workers(scheduler):
         several = first(worker, "cuda_graph_runner_for_draft_extend_list", default=())
         for runner in [
             *several,

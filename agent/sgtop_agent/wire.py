@@ -35,6 +35,7 @@ KINDS: dict[str, str] = {
     "reply": "agent → sgtop: the answer to a cmd; fields id, ok, result or error (in words)",
     "note": "agent → sgtop: a line for the log or the audit; fields t, level (info|warning|error), text",
     "kernels": "agent → sgtop: state of kernel tracing, at each change and once a second; fields below",
+    "switch": "agent → sgtop: state of the switches, at each change and, while one is flipped, once a second; below",
     "bye": "agent → sgtop: the last frame; field why (in words)",
     "ping": "sgtop → agent: heartbeat, every second",
     "cmd": "sgtop → agent: fields id, op, args (map)",
@@ -87,6 +88,23 @@ KERNELS: dict[str, str] = {
     "on": "list epoch, t of the running session, or null",
     "windows": "list of the latest sessions: epoch, t on, t off, ns of the main thread to enable, to disable",
     "counters": "map: the ring header's counters; sgring.c says what each counts",
+}
+
+SWITCH: dict[str, str] = {
+    "t": "int, time of this frame",
+    "leader": "bool, whether this rank leads its tensor-parallel group; only its frame knows owners and timers",
+    "rank": "int, own rank in the group",
+    "size": "int, ranks in the group",
+    "armed": "bool, whether the rank follows a page",
+    "word": "list: after, before, N: the state from step N on, the state below it; bit 0 cuda-graph-decode is off, "
+    "bit 1 cuda-graph-prefill, bit 2 radix-cache",
+    "settled": "bool, whether every rank has reached N and is in the state after",
+    "waits": "str, in words: what a pending flip waits for",
+    "switches": "list of maps: name, state (on | off | pending), wanted (on | off), available, reason (why not), "
+    "step (N of its flip), owner, left_s (until it goes back by itself; null: kept, or not flipped), asked (ns)",
+    "slots": "list of maps: rank, armed, state, at (forward_ct where that state began), seen (forward_ct now)",
+    "log": "list of [forward_ct, state, ns]: this rank's own changes, oldest first",
+    "ct": "int, forward_ct now",
 }
 
 STAGES: tuple[str, ...] = (
@@ -430,6 +448,7 @@ def _document() -> str:
     lines += ["## Kinds", "", *table(KINDS, "kind"), "## Agent's hello", "", *table(HELLO_AGENT, "field")]
     lines += ["## stat", "", *table(STAT, "field")]
     lines += ["## kernels", "", *table(KERNELS, "field")]
+    lines += ["## switch", "", *table(SWITCH, "field")]
     for name, cols in TABLES.items():
         lines += [f"## Table `{name}`", "", *table(cols, "column")]
     return "\n".join(lines)

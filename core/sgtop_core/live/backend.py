@@ -30,8 +30,8 @@ class Connection(Protocol):
     def receive(self) -> list[wire.Frame]:
         """What has arrived; never waits. Raises ConnectionLost."""
 
-    def send(self, frame: wire.Frame) -> None:
-        """Queue a frame; never waits. Raises ConnectionLost."""
+    def send(self, frame: wire.Frame, fds: Sequence[int] = ()) -> None:
+        """Queue a frame, with descriptors; never waits. Raises ConnectionLost."""
 
     def close(self) -> None:
         """Close; the agent undoes its hooks."""
@@ -42,6 +42,9 @@ class Http(Protocol):
 
     def server_info(self) -> dict[str, Any]:
         """Arguments and state."""
+
+    def get(self, path: str) -> bytes:
+        """Body of any GET."""
 
     def loads(self) -> list[Load]:
         """Requests and tokens a DP rank."""

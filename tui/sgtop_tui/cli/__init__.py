@@ -36,6 +36,8 @@ COMMANDS: dict[str, str] = {
     "diff": "diff",
     "export": "export",
     "metrics": "metrics",
+    "toggle": "toggle",
+    "ab": "ab",
     "demo": "demo",
 }
 """Command → its module in this package, in the order of ``--help``. Without a command: ``live``."""
