@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -111,10 +112,13 @@ class Target:
         report: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
         return report
 
-    def data_kb(self) -> int:
-        """Private writable memory that it has mapped."""
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmData:")))
+    def maps_at(self, address: int, size: int) -> bool:
+        """Whether writable memory is mapped over the whole range."""
+        for line in Path(f"/proc/{self.pid}/maps").read_text().splitlines():
+            start, end = (int(x, 16) for x in line.split()[0].split("-"))
+            if start <= address and address + size <= end and line.split()[1] == "rw-p":
+                return True
+        return False
 
     def fds(self) -> int:
         """Number of its open descriptors."""
@@ -167,6 +171,11 @@ def innermost(pid: int) -> int:
         if len(children) != 1:
             return pid
         pid = int(children[0])
+
+
+def private_folders() -> set[str]:
+    """Folders that sgtop makes for a target in /tmp."""
+    return {e for e in os.listdir("/tmp") if re.fullmatch(r"sgtop-[0-9a-f]{16}", e)}
 
 
 def attach(t: Target, **options: Any) -> Connection:

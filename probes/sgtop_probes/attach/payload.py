@@ -27,42 +27,49 @@ FAILED, LOADING = 3, 1
 text follows. Second byte: 1 as soon as the tracer has let go (its call's stack stands in
 the page, which goes away then)."""
 
+# What the main thread runs: one expression, so that no name is left in __main__; the thread's own lines are a string to
+# it, which the thread compiles.
+_MAIN = (
+    "try:(lambda t,h:t.monotonic_ns()<{deadline}and h.start_new_thread(exec,({thread!r},{{'__name__':'_sgtop_boot'}})))"
+    "(__import__('time'),__import__('_thread'))\nexcept BaseException:pass\n"
+)
+
 _THREAD = """
- def f():
-  {where}
-  try:
-   import sys,hashlib,marshal,zlib
-   b=get()
-   if hashlib.sha256(b).hexdigest()!={digest!r}:raise ValueError('the agent arrived damaged')
-   d=marshal.loads(zlib.decompress(b))
-   g={{'__name__':'_sgtop_loader'}}
-   exec(compile(d['loader'],'<sgtop loader>','exec'),g)
-   g['start'](d,dict({opts!r},deadline_ns=D))
-  except BaseException as e:
-   say(('%s: %s'%(type(e).__name__,e)).encode()[:240])
-   time.sleep(1)
-  finally:
-   try:done()
-   except BaseException:pass
- _thread.start_new_thread(f,())
+try:
+ import sys,time,hashlib,marshal,zlib
+ D={deadline}
+{where}
+ try:
+  b=get()
+  if hashlib.sha256(b).hexdigest()!={digest!r}:raise ValueError('the agent arrived damaged')
+  d=marshal.loads(zlib.decompress(b))
+  g={{'__name__':'_sgtop_loader'}}
+  exec(compile(d['loader'],'<sgtop loader>','exec'),g)
+  g['start'](d,dict({opts!r},deadline_ns=D))
+ except BaseException as e:
+  say(('%s: %s'%(type(e).__name__,e)).encode()[:240])
+  time.sleep(1)
+ finally:
+  done()
+except BaseException:pass
 """
 
 # Memory is read, reported to and given back with ctypes, which every torch process has loaded.
-_PAGE = """import ctypes
-  a={place};size={size};st=a+{status_at};m=ctypes.memmove
-  m(st,b'\\x01',1)
-  get=lambda:ctypes.string_at(a+{blob_at},{blob})
-  say=lambda t:m(st+2,t,len(t)) and m(st,b'\\x03',1)
-  def done():
-   for _ in range(2000):
-    if ctypes.string_at(st+1,1)==b'\\x01':
-     u=ctypes.CDLL(None).munmap;u.argtypes=[ctypes.c_void_p,ctypes.c_size_t];u(a,size);break
-    time.sleep(0.001)"""
+_PAGE = """ import ctypes as c
+ a={place};st=a+{status_at};m=c.memmove
+ m(st,b'\\x01',1)
+ get=lambda:c.string_at(a+{blob_at},{blob})
+ say=lambda t:m(st+2,t,len(t))and m(st,b'\\x03',1)
+ def done():
+  for _ in range(2000):
+   if c.string_at(st+1,1)==b'\\x01':
+    u=c.CDLL(None).munmap;u.argtypes=[c.c_void_p,c.c_size_t];u(a,{size});break
+   time.sleep(0.001)"""
 
-_FILE = """p={path!r}
-  get=lambda:open(p,'rb').read()
-  say=lambda t:open(p+'.error','wb').write(t)
-  done=lambda:None"""
+_FILE = """ p={path!r}
+ get=lambda:open(p,'rb').read()
+ say=lambda t:open(p+'.error','wb').write(t)
+ done=lambda:None"""
 
 
 @dataclass(frozen=True)
@@ -106,8 +113,8 @@ def agent_folder() -> Path:
 def build(package: Path, python: tuple[int, int]) -> Agent:
     """The block for targets that run Python ``python``.
 
-    Where it is sgtop's own version, code objects travel ready-made: compiling holds the GIL of the target for
-    milliseconds a module, unmarshalling for a tenth of that.
+    Where it is sgtop's own version, code objects travel ready-made beside the sources: compiling holds the GIL of the
+    target for milliseconds a module, unmarshalling for a tenth of that.
 
     Raises:
         OSError, SyntaxError: see ``package_files``. ValueError: larger than MAX_BLOB.
@@ -123,7 +130,7 @@ def build(package: Path, python: tuple[int, int]) -> Agent:
     if python == sys.version_info[:2]:
         for name, data in files.items():
             if name.endswith(".py"):
-                code = compile(data, f"<sgtop>/{alias}/{name}", "exec", dont_inherit=True)
+                code = compile(data, f"<sgtop>/{alias}/{name}", "exec", dont_inherit=True, optimize=2)
                 codes[name] = marshal.dumps(code)
     block: Mapping[str, Any] = {
         "loader": Path(__file__).with_name("loader.py").read_text(encoding="utf-8"),
@@ -140,12 +147,11 @@ def build(package: Path, python: tuple[int, int]) -> Agent:
 
 def _bootstrap(deadline: str, where: str, agent: Agent, opts: Mapping[str, Any]) -> bytes:
     opts = {**opts, "hash": agent.source_hash, "alias": agent.alias, "page": None}
-    thread = _THREAD.format(where=where, digest=agent.digest, opts=opts)
-    inner = f"import time,_thread\nD={deadline}\nif time.monotonic_ns()<D:{thread}"
-    compile(inner, "<sgtop>", "exec")
-    outer = f"try:\n exec({inner!r},{{'__name__':'_sgtop_boot'}})\nexcept BaseException:pass\n"
-    compile(outer, "<sgtop>", "exec")
-    return outer.encode()
+    thread = _THREAD.format(deadline=deadline, where=where, digest=agent.digest, opts=opts)
+    compile(thread, "<sgtop>", "exec")
+    source = _MAIN.format(deadline=deadline + " ", thread=thread)
+    compile(source, "<sgtop>", "exec")
+    return source.encode()
 
 
 def for_page(agent: Agent, opts: Mapping[str, Any]) -> pending.Page:
