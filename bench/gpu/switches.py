@@ -34,6 +34,8 @@ from tools.sglang_gpu import server  # noqa: E402
 DECODE = "cuda-graph-decode"
 PREFILL = "cuda-graph-prefill"
 RADIX = "radix-cache"
+ENDLESS = [20000]
+"""Tokens of the requests that make the load."""
 
 
 class Failed(Exception):
@@ -48,7 +50,14 @@ def ids(n: int, seed: int) -> list[int]:
 
 def answers(client: Client, count: int = 4, tokens: int = 48) -> list[tuple[int, ...]]:
     """Answers at temperature 0, one request after the other, to prompts that are never cached."""
-    client.flush_cache()
+    for attempt in range(20):
+        try:
+            client.flush_cache()
+            break
+        except HttpError:  # what was aborted may still be on its way out
+            if attempt == 19:
+                raise
+            time.sleep(0.25)
     return [client.generate(ids(100, 1000 + i), tokens).output_ids for i in range(count)]
 
 
@@ -62,7 +71,7 @@ def decoding(client: Client, bs: int = 1) -> Iterator[None]:
         while not stop.is_set():
             n += 1
             with contextlib.suppress(HttpError):  # an abort may be answered with an error
-                client.generate(ids(64, seed * 1000 + n), 20000)
+                client.generate(ids(64, seed * 1000 + n), ENDLESS[0])
 
     threads = [threading.Thread(target=one, args=(i + 1,), daemon=True) for i in range(bs)]
     for thread in threads:
@@ -158,18 +167,11 @@ def check_answers(b: Bench) -> dict[str, Any]:
     """Serial answers with graphs on, off, on: the same, as far as the server repeats itself at all."""
     first = answers(b.client)
     again = answers(b.client)
-    with decoding(b.client):
-        pass
-    # a flip takes effect after four steps: a request of its own makes them
-    mover = threading.Thread(target=lambda: b.client.generate(ids(50, 7), 60))
-    mover.start()
-    b.flip(DECODE, False)
-    mover.join()
+    with decoding(b.client):  # a flip takes effect after four steps: something has to make them
+        b.flip(DECODE, False)
     eager = answers(b.client)
-    mover = threading.Thread(target=lambda: b.client.generate(ids(50, 8), 60))
-    mover.start()
-    b.flip(DECODE, True)
-    mover.join()
+    with decoding(b.client):
+        b.flip(DECODE, True)
     back = answers(b.client)
     same = [sum(x == y for x, y in zip(first, other, strict=True)) for other in (again, eager, back)]
     if first == again and (eager != first or back != first):
@@ -284,7 +286,9 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=290, help="seconds for the checks")
     parser.add_argument("--only", nargs="+", choices=sorted(CHECKS), default=list(CHECKS))
     parser.add_argument("--stop", action="store_true", help="end the server afterwards")
+    parser.add_argument("--endless", type=int, default=ENDLESS[0], help="tokens of the requests that make the load")
     given = parser.parse_args()
+    ENDLESS[0] = given.endless
     server.STATE.mkdir(parents=True, exist_ok=True)
     try:
         if given.bundle is not None and server.running(given.port) is None:
