@@ -234,8 +234,10 @@ class Agent:
 
     def _hook(self, found: find.Found) -> None:
         self.hooks = Hooks(found, self.nvtx)
+        time.sleep(SLICE_PAUSE_S)
         self.hooks.install()
         for setup in self._setups:
+            time.sleep(SLICE_PAUSE_S)
             self._guard(lambda setup=setup: setup(self))  # type: ignore[misc]
         self._flush_due = self._refresh_due = mono()
         self._stat_due = mono() + STAT_NS

@@ -16,6 +16,9 @@ from types import CodeType, ModuleType
 from typing import Any
 
 
+YIELD_S = 0.0003
+
+
 class MemoryLoader:
     """Finder and loader in one. ``files``: path in the package → bytes; ``codes``: path → marshalled code object."""
 
@@ -52,6 +55,9 @@ class MemoryLoader:
         return None
 
     def exec_module(self, module: ModuleType) -> None:
+        # The main thread asks for the GIL and gets it after 5 ms at the earliest, unless it is given up in between:
+        # a scheduler would stand still for that long, more than once.
+        time.sleep(YIELD_S)
         path, _package = self._path(module.__name__) or ("", False)
         ready = self._codes.get(path)
         if ready is not None:
