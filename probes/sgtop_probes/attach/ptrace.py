@@ -139,8 +139,10 @@ class Tracee:
 
     # --- stopping and letting go ------------------------------------------------------------------
 
-    def stop(self, timeout: float = 1.0) -> None:
+    def stop(self, timeout: float = 1.0, patience: float = 4.0) -> None:
         """Stop the thread and save what it was doing.
+
+        ``patience``: seconds for a thread that could run and gets no CPU on a busy host; it is stopped the moment it does.
 
         Raises:
             OSError: no permission (EPERM), no such thread. TraceError: it does not stop, is stopped already, or ends.
@@ -148,13 +150,20 @@ class Tracee:
         request(SEIZE, self.tid)
         self._seized = True
         request(INTERRUPT, self.tid)
-        end = time.monotonic() + timeout
+        start = time.monotonic()
+        end = start + timeout
         while True:
             stop = self._wait(end - time.monotonic())
             if stop is None:
+                state = self._state()
+                if state == "R" and end < start + patience:
+                    end = start + patience
+                    continue
                 # It cannot be released while it runs; the kernel releases it when this process ends.
                 self._seized = False
-                raise TraceError("the thread does not stop: it sleeps uninterruptibly in the kernel", "hung")
+                if state == "R":
+                    raise TraceError(f"the thread got no CPU for {patience:g} s: the host is overloaded")
+                raise TraceError(f"the thread does not stop: it sleeps in the kernel (state {state})", "hung")
             sig, event = stop
             if event == EVENT_STOP and sig == signal.SIGTRAP:
                 break
@@ -166,6 +175,13 @@ class Tracee:
         mask = ctypes.c_uint64()
         request(GETSIGMASK, self.tid, 8, ctypes.addressof(mask))
         self._mask = mask.value
+
+    def _state(self) -> str:
+        try:
+            with open(f"/proc/{self.pid}/task/{self.tid}/stat") as f:
+                return f.read().rpartition(")")[2].split()[0]
+        except OSError:
+            return "?"
 
     def _get_vectors(self) -> bytes:
         try:
