@@ -15,7 +15,6 @@ import time
 from types import CodeType, ModuleType
 from typing import Any
 
-
 YIELD_S = 0.0003
 
 

@@ -142,7 +142,7 @@ class Tracee:
     def stop(self, timeout: float = 1.0, patience: float = 4.0) -> None:
         """Stop the thread and save what it was doing.
 
-        ``patience``: seconds for a thread that could run and gets no CPU on a busy host; it is stopped the moment it does.
+        ``patience``: seconds for a thread that could run and gets no CPU; it is stopped the moment it does.
 
         Raises:
             OSError: no permission (EPERM), no such thread. TraceError: it does not stop, is stopped already, or ends.
