@@ -450,6 +450,7 @@ SG_API void sg_functions(void *flush_all, void *get_timestamp, void *num_dropped
 SG_API int sg_start(uint32_t period_ms) {
   if (!g_head) return -EINVAL;
   atomic_store(&g_period_ns, (uint64_t)(period_ms ? period_ms : 50) * 1000000ull);
+  if (atomic_load(&g_quit) && wait_while(&g_thread, 1000)) return -EBUSY; /* the old one is still on its way out */
   uint32_t no = 0;
   if (!atomic_compare_exchange_strong(&g_thread, &no, 1)) return 0;
   atomic_store(&g_quit, 0);

@@ -115,10 +115,11 @@ class Target:
         self.cupti.mock_launch.argtypes = [u32, u32, u64, u32, u64, u64, u32]
         if "layout" in options:
             self.cupti.mock_configure(*options["layout"])
-        self.scheduler = Scheduler()
+        self.own = Scheduler()
+        self.scheduler: Any = self.own
         runner = types.SimpleNamespace(decode_cuda_graph_runner=None if options.get("no_graphs") else object())
-        self.scheduler.tp_worker = types.SimpleNamespace(model_runner=runner)
-        self.scheduler.profiler_manager = Profiler(self)
+        self.own.tp_worker = types.SimpleNamespace(model_runner=runner)
+        self.own.profiler_manager = Profiler(self)
         self.env = Env(options)
         self.pending: list[Any] = []
         self.forwards: deque[tuple[int, ...]] = deque()
@@ -126,6 +127,7 @@ class Target:
         self.frames: list[dict[str, Any]] = []
         self.at_profile: dict[str, int] = {}
         self.run = True
+        self.no_boundary = False
         self.stepping = bool(options.get("stepping", True))
         self.main_jobs: list[tuple[str, threading.Event, list[Any]]] = []
         self.pause_max = 0
@@ -136,6 +138,8 @@ class Target:
 
     # Host
     def at_step(self, fn: Any) -> bool:
+        if self.no_boundary:
+            raise RuntimeError("the hooks are off")
         self.pending.append(fn)
         return True
 
@@ -156,7 +160,7 @@ class Target:
             self.pending.pop(0)()
             self.pause_max = max(self.pause_max, time.monotonic_ns() - t)
         o = self.options
-        decode = self.scheduler.forward_ct % 4 != 0
+        decode = self.own.forward_ct % 4 != 0
         n = o.get("kernels", 40) if decode else o.get("kernels", 40) // 2
         t0, d0 = self.both_clocks()
         lib = self.cupti
@@ -168,8 +172,8 @@ class Target:
         self.launched[10] += n
         self.launched[2] += 1
         gpu1 = t0 + (end - d0)
-        self.scheduler.forward_ct += 1
-        ct = self.scheduler.forward_ct
+        self.own.forward_ct += 1
+        ct = self.own.forward_ct
         # ct, runner, mode, t0, t1, gpu0, gpu1, gpu2, bs, tokens, graph
         self.forwards.append((ct, 0, 2 if decode else 1, t0, t1, t0, gpu1, t0 + (last - d0), 8, 8, int(decode)))
 
@@ -179,7 +183,7 @@ class Target:
             if self.main_jobs:
                 fn, done, out = self.main_jobs.pop(0)
                 try:
-                    out.append(getattr(self.scheduler.profiler_manager, fn)())
+                    out.append(getattr(self.own.profiler_manager, fn)())
                 except BaseException as e:
                     out.append(repr(e))
                 done.set()
@@ -244,9 +248,9 @@ class Target:
             out = {name: self.cupti.mock_stat(i) for i, name in enumerate(STATS)}
             serial = {k: self.cupti.mock_serial(k) for k in (1, 2, 10)}
             return {
-                "mock": out, "serial": serial, "launched": self.launched, "ct": self.scheduler.forward_ct,
+                "mock": out, "serial": serial, "launched": self.launched, "ct": self.own.forward_ct,
                 "enabled": [k for k in range(64) if self.cupti.mock_enabled(k)], "pause_max": self.pause_max,
-                "patched": sorted(vars(self.scheduler.profiler_manager).keys() & {"_start_profile", "_stop_profile"}),
+                "patched": sorted(vars(self.own.profiler_manager).keys() & {"_start_profile", "_stop_profile"}),
                 "threads": sorted(open(f"/proc/self/task/{t}/comm").read().strip()
                                   for t in os.listdir("/proc/self/task")),
                 "fds": len(os.listdir("/proc/self/fd")),
@@ -260,12 +264,15 @@ class Target:
             # The agent's thread goes on ticking meanwhile, as the real one does.
             while not done.wait(0.005):
                 self.control.tick(time.monotonic_ns())
-            p = self.scheduler.profiler_manager
+            p = self.own.profiler_manager
             return {"result": out[0], "seen": p.seen, "unknown": p.unknown, "before": self.at_profile,
                     "enabled_at_start": getattr(p, "enabled_at_start", None)}, []  # fmt: skip
         if op == "close":
             t = time.monotonic()
+            if c.get("hooks_are_gone"):  # as the agent does: no boundary and no scheduler by then
+                self.no_boundary, self.scheduler = True, None
             self.control.close()
+            self.no_boundary, self.scheduler = False, self.own
             took = time.monotonic() - t
             if c.get("again"):
                 self.control = control_module.KernelControl(self, self.env)

@@ -436,8 +436,10 @@ def test_cupti_refuses(start: Start) -> None:
     assert p.mock("mock_zeroed_attribute") == 0
 
 
-@pytest.mark.parametrize("stepping", [True, False])
-def test_leaving_is_quick_and_leaves_one_library_and_one_ring(start: Start, stepping: bool) -> None:
+@pytest.mark.parametrize(("stepping", "hooks_are_gone"), [(True, False), (False, False), (True, True)])
+def test_leaving_is_quick_and_leaves_one_library_and_one_ring(
+    start: Start, stepping: bool, hooks_are_gone: bool
+) -> None:
     p = start()
     seen = []
     for _ in range(30):
@@ -446,7 +448,7 @@ def test_leaving_is_quick_and_leaves_one_library_and_one_ring(start: Start, step
         if not stepping:
             p.do("options", set={"stepping": False})  # no step boundary comes any more
             time.sleep(0.05)
-        took = p.do("close", again=True)["took"]
+        took = p.do("close", again=True, hooks_are_gone=hooks_are_gone)["took"]
         assert took < 1.0
         p.do("options", set={"stepping": True})
         stats = p.do("stats")

@@ -74,6 +74,7 @@ class KernelControl:
 
     def __init__(self, host: Host, env: Environment | None = None) -> None:
         self._host = host
+        self._scheduler = host.scheduler  # kept: the host may have let go of it when this closes
         self._env = env if env is not None else environment.current
         self._wishes: dict[int, tuple[str, float, float]] = {}
         self._mode, self._window_ns, self._period_ns = "off", int(WINDOW_S * 1e9), int(PERIOD_S * 1e9)
@@ -159,7 +160,7 @@ class KernelControl:
                 path, why = guard.library(self._env)
                 if path is not None:
                     cupti = Cupti(path)
-                    why = guard.version(cupti.version, self._env, self._host.scheduler)
+                    why = guard.version(cupti.version, self._env, self._scheduler)
                     if why is None:
                         self._session = Session(cupti, obtain(cupti.version, cupti.strides(), *self._ring))
             if why is not None:
@@ -173,7 +174,7 @@ class KernelControl:
                 cupti.address("cuptiActivityGetNumDroppedRecords"),
             )
             if self._hooks is None:
-                self._hooks = ProfilerHooks(self._host.scheduler, self._before_profile)
+                self._hooks = ProfilerHooks(self._scheduler, self._before_profile)
         except (CuptiError, NoHelper, OSError) as e:
             self._fail(str(e))
 
@@ -288,7 +289,8 @@ class KernelControl:
                 self._fail(why)
                 over = True
         if over:
-            self._queue(self._disable)
+            if not self._queue(self._disable):
+                self._disable()  # no boundary will come (the agent is leaving): this thread will do as well
             self._phase = "disabling"
 
     def _queue(self, fn: Callable[[], None]) -> bool:
@@ -301,7 +303,8 @@ class KernelControl:
     def _disabling(self, now: int) -> None:
         job = self._job
         assert job is not None
-        if not job.done:
+        on = self._session is not None and self._session.on
+        if on and not job.done:
             if now - job.queued < STEP_PATIENCE_NS:
                 return
             if job.cancel():
@@ -338,7 +341,7 @@ class KernelControl:
             self._let_go()
 
     def _steps(self) -> int:
-        n = getattr(self._host.scheduler, "forward_ct", 0)
+        n = getattr(self._scheduler, "forward_ct", 0)
         return n if isinstance(n, int) else 0
 
     def close(self, timeout_s: float = 0.8) -> None:
@@ -346,18 +349,20 @@ class KernelControl:
         self._wishes.clear()
         self._mode = "off"
         deadline = time.monotonic_ns() + int(timeout_s * 1e9)
-        if self._phase == "tracing":
-            self._tracing(time.monotonic_ns())
-        while self._phase != "idle" and time.monotonic_ns() < deadline:
-            self.tick(time.monotonic_ns())
-            time.sleep(0.02)
-        if self._session is not None:
-            if self._job is not None:
-                self._job.cancel()
-            self._session.release(50_000_000)
-            self._session.helper.stop(250)
-        self._phase = "idle"
-        self._let_go()
+        try:
+            if self._phase == "tracing":
+                self._tracing(time.monotonic_ns())
+            while self._phase != "idle" and time.monotonic_ns() < deadline:
+                self.tick(time.monotonic_ns())
+                time.sleep(0.02)
+        finally:
+            if self._session is not None:
+                if self._job is not None:
+                    self._job.cancel()
+                self._session.release(50_000_000)
+                self._session.helper.stop(250)
+            self._phase = "idle"
+            self._let_go()
 
     # --- state ---------------------------------------------------------------------------------------------------
 
