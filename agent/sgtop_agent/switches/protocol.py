@@ -120,11 +120,11 @@ def at_boundary(word: int, wanted: int, slots: Sequence[Slot], ct: int) -> Decis
 def at_idle(word: int, wanted: int, slots: Sequence[Slot], ct: int) -> Decision:
     """The leader in a turn that found no batch, with nothing waiting: ways back take effect at once."""
     after, before, n = unpack(word)
-    if wanted == after:
-        return NOTHING
     if ct < n:
-        return Decision(pack(before, before, ct))
-    if wanted & ~after or not settled(word, slots):
+        if wanted != after:
+            return Decision(pack(before, before, ct))
+        return NOTHING if after & ~before else Decision(pack(after, before, ct))
+    if wanted == after or wanted & ~after or not settled(word, slots):
         return NOTHING
     return Decision(pack(wanted, after, ct))
 

@@ -214,7 +214,7 @@ class RankSwitches:
         word, wanted = words[I_WORD], self.wanted
         if words[I_CLOSED]:
             return
-        if wanted == word >> 56:
+        if wanted == word >> 56 and (ct >= word & protocol.CT_MASK or decide is protocol.at_boundary):
             self.waits = ""
             if self.close_wanted and protocol.can_close(word, wanted, self.page.slots()):
                 words[I_CLOSED] = 1
