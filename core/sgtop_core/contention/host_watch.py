@@ -1,4 +1,4 @@
-"""Reads this host while a server is watched: scheduling samples ten times a second, GPUs once, places every two.
+"""Reads this host while a server is watched: scheduling samples five times a second, GPUs once, places every two.
 
 Two threads, so that a driver that hangs never holds up the samples. They only leave dataclasses behind: SchedBatch,
 HostFacts, and tuples of Gpu.
@@ -28,10 +28,10 @@ from sgtop_core.contention.facts import HostFacts, RankIds
 from sgtop_core.contention.place import place
 from sgtop_core.model.snapshot import Gpu, Place
 
-SCHED_S, SLOW_S, PLACES_S = 0.1, 1.0, 2.0
+SCHED_S, SLOW_S, PLACES_S = 0.2, 1.0, 2.0
 SEEN = 4096
 KEPT = 256
-"""Events that wait for the session; more than 10 s of them. The oldest go first."""
+"""Events that wait for the session; more than 20 s of them. The oldest go first."""
 
 Event = SchedBatch | HostFacts | tuple[Gpu, ...]
 

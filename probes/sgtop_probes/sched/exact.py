@@ -14,8 +14,8 @@ WORTH_NS = 1_000_000
 """Waits of this length in one poll make a CPU worth reading whole."""
 KEEP_NS = 3_000_000_000
 """It stays so this long after the last wait."""
-MOST_EVENTS_PER_S = 2_000
-"""All exact CPUs together; about half a hundredth of a core."""
+MOST_EVENTS_PER_S = 1_000
+"""All exact CPUs together; about a third of a percent of a core."""
 BACKOFF_NS = 10_000_000_000
 MOST_CPUS = 16
 

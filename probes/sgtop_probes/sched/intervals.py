@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from .types import PREEMPTED, SLEPT, UNKNOWN, WAKEUP_WAIT, Open, Rows
@@ -45,6 +45,8 @@ class Tracker:
         self._resolve = resolve
         self._split = split
         self._off: dict[int, _Off | None] = {}
+        self.watched: Collection[int] = self._off
+        """The watched threads, as in the records."""
         self._last_cpu: dict[int, int] = {}
         self._own: dict[int, int] = {}
         self.migrations: dict[int, int] = {}
@@ -53,21 +55,14 @@ class Tracker:
         self.waited: dict[int, int] = {}
         """CPU → ns that watched threads waited there since ``take_waited``."""
 
-    @property
-    def tids(self) -> Iterable[int]:
-        """The watched threads."""
-        return self._off.keys()
-
     def watch(self, tids: Mapping[int, int]) -> None:
         """Watch exactly these (tid as in the records → tid as rows shall say); what is known of those is kept."""
         want = set(tids)
         self._own = dict(tids)
         self._off = {t: self._off.get(t) for t in want}
+        self.watched = self._off
         self._last_cpu = {t: c for t, c in self._last_cpu.items() if t in want}
         self.migrations = {t: self.migrations.get(t, 0) for t in want}
-
-    def __contains__(self, tid: int) -> bool:
-        return tid in self._off
 
     def out(self, time: int, tid: int, cpu: int, preempted: bool, who: int, comm: bytes) -> None:
         """``tid`` left the CPU, which runs ``who`` now."""

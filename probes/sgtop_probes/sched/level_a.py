@@ -266,7 +266,8 @@ class LevelA:
 
     def _feed(self, events: list[Event], until: int, rows: Rows) -> None:
         events.sort()
-        tracker, names = self._tracker, self._names
+        tracker, names, watched = self._tracker, self._names, self._tracker.watched
+        names.tick()
         for i, (t, kind, cpu, tid, pid, state, comm, nxt, next_comm) in enumerate(events):
             if t > until:
                 self._held = events[i:]
@@ -275,9 +276,9 @@ class LevelA:
                 tracker.wake(t, tid, cpu)
                 continue
             names.hint(tid, pid)
-            if tid in tracker:
+            if tid in watched:
                 tracker.out(t, tid, cpu, not state & _RUNNABLE, nxt, next_comm)
-            if nxt in tracker:
+            if nxt in watched:
                 tracker.back(t, nxt, cpu, tid, comm, rows)
 
     def close(self) -> None:

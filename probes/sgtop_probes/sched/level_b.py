@@ -191,18 +191,19 @@ class LevelB:
 
     def _feed(self, events: list[Event], until: int, rows: Rows) -> None:
         events.sort()
-        tracker, lines = self._tracker, self._lines
+        tracker, lines, watched = self._tracker, self._lines, self._tracker.watched
+        self._names.tick()
         for i, (t, cpu, tid, _pid, preempted, nxt, npid) in enumerate(events):
             if t > until:
                 self._held = events[i:]
                 return
-            if tid in tracker:
+            if tid in watched:
                 # From here on all that runs on this CPU is kept, until the thread is back.
                 if cpu not in lines:
                     lines[cpu] = Timeline()
                 self._names.hint(nxt, npid)
                 tracker.out(t, tid, cpu, bool(preempted), nxt, b"")
-            if nxt in tracker:
+            if nxt in watched:
                 tracker.back(t, nxt, cpu, tid, b"", rows)
             line = lines.get(cpu)
             if line is not None:

@@ -56,8 +56,13 @@ class Names:
         self._clock = clock
         self._cache: dict[tuple[int, bytes], tuple[float, int, str]] = {}
         self._hints: dict[int, int] = {}
+        self._now = clock()
         self.untranslated = False
         """An id was handed out that only the host knows."""
+
+    def tick(self) -> None:
+        """A poll begins: names that are older than half a minute by now are looked up again."""
+        self._now = self._clock()
 
     def hint(self, tid: int, pid: int) -> None:
         """A record's header said that thread ``tid`` (as in the record) belongs to ``pid`` (in our namespace)."""
@@ -77,10 +82,10 @@ class Names:
             return IDLE, "idle"
         if tid < 0:
             return UNKNOWN, "?"
-        now = self._clock()
         hit = self._cache.get((tid, comm))
-        if hit is not None and hit[0] > now:
+        if hit is not None and hit[0] > self._now:
             return hit[1], hit[2]
+        now = self._now = self._clock()
         pid, name = self._look(tid, comm.partition(b"\0")[0].decode("utf-8", "replace"))
         if len(self._cache) >= _MOST:
             self._cache.clear()

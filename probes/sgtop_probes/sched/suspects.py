@@ -16,7 +16,7 @@ from .types import Suspect
 
 SHARE = 0.003
 """Of a core, in the long run."""
-BURST_S = 0.15
+BURST_S = 0.08
 """CPU time that may be spent at once when waits begin: an answer is wanted within seconds."""
 EVERY_S = 1.0
 KEEP = 8
