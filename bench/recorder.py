@@ -65,7 +65,7 @@ def run(ranks: int, minutes: float, steps_per_s: int, ring_s: float) -> None:
                 with r._work:
                     r._pack()
                 pack_ns += time.thread_time_ns() - a
-            if tick % 1200 == 0:
+            if tick % 100 == 0:
                 memory.append(((now - frames.START) / 6e10, rss_mb()))
         r.close()
         size = os.path.getsize(path)
