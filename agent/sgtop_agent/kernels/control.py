@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from . import environment, guard, names
-from .cupti import Cupti, CuptiError
+from .cupti import Cupti, CuptiError, expected_strides
 from .environment import Environment
 from .helper import SLOT_BYTES, SLOTS, NoHelper, obtain
 from .profilers import ProfilerHooks
@@ -162,7 +162,10 @@ class KernelControl:
                     cupti = Cupti(path)
                     why = guard.version(cupti.version, self._env, self._scheduler)
                     if why is None:
-                        self._session = Session(cupti, obtain(cupti.version, cupti.strides(), *self._ring))
+                        strides = cupti.strides()
+                        if strides != expected_strides(cupti.version):
+                            self._note(f"records of CUPTI {cupti.version} have lengths {strides}, as measured here")
+                        self._session = Session(cupti, obtain(cupti.version, strides, *self._ring))
             if why is not None:
                 self._fail(why)
                 return
@@ -177,6 +180,9 @@ class KernelControl:
                 self._hooks = ProfilerHooks(self._scheduler, self._before_profile)
         except (CuptiError, NoHelper, OSError) as e:
             self._fail(str(e))
+
+    def _note(self, text: str) -> None:
+        self._host.emit({"k": "note", "t": time.monotonic_ns(), "level": "info", "text": f"kernels: {text}"})
 
     def _let_go(self) -> None:
         """Off: the flush thread ends and the hooks come off; helper and ring stay for the next time."""

@@ -1,0 +1,87 @@
+"""DESIGN's "never" about CUPTI, held against the source and against the calls."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from sgtop_agent.kernels import cupti
+
+PACKAGE = Path(cupti.__file__).parent
+ALLOWED = {
+    "cuptiGetVersion", "cuptiGetTimestamp", "cuptiActivityRegisterCallbacks", "cuptiActivityEnable",
+    "cuptiActivityDisable", "cuptiActivityFlushAll", "cuptiActivityGetNextRecord", "cuptiActivityGetNumDroppedRecords",
+    "cuptiActivitySetAttribute", "cuptiActivityGetAttribute",
+}  # fmt: skip
+"""Neither cuptiSubscribe nor cuptiFinalize, no timestamp callback, no cuptiActivityEnableRuntimeApi and the like."""
+
+
+def names_used(path: Path) -> set[str]:
+    """Attributes and whole strings of the source that name CUPTI functions; docstrings and comments do not count."""
+    out = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute):
+            out.add(node.attr)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+            out.add(node.value)
+    return {name for name in out if name.startswith("cupti") and name != "cupti"}
+
+
+def test_only_these_functions_of_cupti_are_named() -> None:
+    used = set().union(*(names_used(path) for path in PACKAGE.glob("*.py")))
+    assert "cuptiActivityEnable" in used
+    assert used <= ALLOWED
+    native = (PACKAGE.parents[1] / "native" / "sgring.c").read_text()
+    assert "#include <cu" not in native
+    assert "Python.h" not in native
+
+
+def test_enable_is_called_in_one_place_only() -> None:
+    calls = [
+        (path.name, node.lineno)
+        for path in PACKAGE.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "cuptiActivityEnable"
+    ]
+    assert len(calls) == 1, calls
+
+
+class FakeLibrary:
+    """Remembers what was enabled."""
+
+    def __init__(self) -> None:
+        self.enabled: list[int] = []
+
+    def cuptiActivityEnable(self, kind: int) -> int:  # noqa: N802
+        self.enabled.append(kind)
+        return 0
+
+    def cuptiActivityDisable(self, kind: int) -> int:  # noqa: N802
+        return 0
+
+
+def test_three_kinds_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = FakeLibrary()
+    some: Any = SimpleNamespace(_lib=library, _check=cupti.Cupti._check)
+    cupti.Cupti.enable(some)
+    assert library.enabled == [1, 2, 10]
+    for forbidden in (51, 3, 4, 5, 0, 12, 38):
+        library.enabled.clear()
+        monkeypatch.setattr(cupti, "KINDS", (forbidden,))
+        with pytest.raises(cupti.CuptiError, match=f"kind {forbidden}"):
+            cupti.Cupti.enable(some)
+        assert library.enabled == []
+
+
+def test_measured_strides_of_every_version_are_known() -> None:
+    """cuptiGetVersion() → strides, against the table that the reader has."""
+    from sgtop_core.kernels.layout import STRIDES
+
+    for version, since in ((18, "12.0"), (24, "12.0"), (26, "12.8"), (28, "12.8"), (130001, "13.0"), (130101, "13.1"),
+                           (130202, "13.1"), (130301, "13.3"), (130401, "13.4"), (130500, "13.4")):  # fmt: skip
+        assert cupti.expected_strides(version) == STRIDES[since]
