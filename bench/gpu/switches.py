@@ -110,7 +110,7 @@ class Bench:
         return reply["result"]
 
     def flip(self, switch: str, on: bool, for_s: float = 60.0) -> int:
-        """Flip and wait until it is in force on every rank; the step N."""
+        """Flip and wait until it is in force on every rank; N: from the boundary at forward_ct = N, so from step N + 1."""
         if on:
             self.ask("toggle.back", switch=switch)
         else:
@@ -140,7 +140,7 @@ def check_list(b: Bench) -> dict[str, Any]:
 
 
 def check_decode_flips(b: Bench) -> dict[str, Any]:
-    """Six flips at bs 1: the graph flag of every step on every rank is what the flip says, from step N on."""
+    """Six flips at bs 1: the graph flag of every step on every rank is what the flip says, from step N + 1 on."""
     seen = []
     with decoding(b.client):
         rates = {"on": [], "off": []}
@@ -151,8 +151,8 @@ def check_decode_flips(b: Bench) -> dict[str, Any]:
             last = {label: log.last() or 0 for label, log in b.logs.of.items()}
             flags = {label: log.graph_flags(n - 20, last[label]) for label, log in b.logs.of.items()}
             for label, steps in flags.items():
-                wrong = [ct for ct, graph in steps.items() if graph != int((ct >= n) == on)]
-                if wrong or not any(ct >= n for ct in steps) or not any(ct < n for ct in steps):
+                wrong = [ct for ct, graph in steps.items() if graph != int((ct > n) == on)]
+                if wrong or not any(ct > n for ct in steps) or not any(ct <= n for ct in steps):
                     raise Failed(f"flip {i} at step {n}: {label} differs at {wrong[:5]} of {len(steps)} steps")
             figures = b.logs.stretch(dict.fromkeys(b.logs.leaders, n + 5), 0, 1 << 62)
             rates["on" if on else "off"].append(round(1e3 / (figures.step_ms or 1e9), 1))
