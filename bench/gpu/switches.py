@@ -110,7 +110,7 @@ class Bench:
         return reply["result"]
 
     def flip(self, switch: str, on: bool, for_s: float = 60.0) -> int:
-        """Flip and wait until it is in force on every rank; N: from the boundary at forward_ct = N, so from step N + 1."""
+        """Flip and wait until it is in force on every rank; N, where N + 1 is the first step of it."""
         if on:
             self.ask("toggle.back", switch=switch)
         else:
