@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 DEADLINE_S = 2.0
 NUDGE_AFTER_S = 0.06
 POKE_AFTER_S = 0.03
-_NOTHING = b"0\n"
 
 
 def attach(
@@ -173,7 +172,7 @@ def _await(
             raise AttachError(f"process {pid} has ended", kind="gone")
         if nudge is not None and clock() >= nudge and procfs.state(pid) == "R":
             nudge = None
-            trace(pid, _NOTHING, b"", "main")
+            trace(pid, b"", b"", "main")
         if poke is not None and clock() >= poke_at and procfs.state(pid) == "S":
             threading.Thread(target=poke, args=(pid,), name="sgtop-poke", daemon=True).start()
             poke = None

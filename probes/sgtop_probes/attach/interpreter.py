@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from . import elf, memory
 
-PENDING = ("Py_AddPendingCall", "PyRun_SimpleString")
+PENDING = ("Py_AddPendingCall", "PyRun_SimpleString", "PyErr_CheckSignals")
 
 
 class NoInterpreter(Exception):
@@ -25,6 +25,7 @@ class Interpreter:
     path: str
     add_pending_call: int
     run_string: int
+    check_signals: int
     mmap: int
     munmap: int
     runtime: int | None
@@ -70,6 +71,7 @@ def inspect(pid: int) -> Interpreter:
         path,
         symbols["Py_AddPendingCall"],
         symbols["PyRun_SimpleString"],
+        symbols["PyErr_CheckSignals"],
         libc[0]["mmap"],
         libc[0]["munmap"],
         runtime[0]["_PyRuntime"] if runtime else None,

@@ -33,7 +33,10 @@ STATUS_SIZE = 256
 
 @dataclass(frozen=True)
 class Page:
-    """What goes into the target: source, a status area, the agent's bytes, and a stack for one call."""
+    """What goes into the target: source, a status area, the agent's bytes, and a stack for one call.
+
+    Without source it is a nudge: the call only makes the main thread look at its queue, and the page goes at once.
+    """
 
     source: bytes
     blob: bytes
@@ -176,9 +179,9 @@ def _once(pid: int, tid: int, python: interpreter.Interpreter, page: Page, life:
             raise TraceError(f"no memory for the agent: {os.strerror(-address)}")
         deadline = time.monotonic_ns() + int(life.seconds * 1e9)
         memory.write(pid, address, page.content(address, deadline + life.offset_ns))
-        result = tracee.call(
-            python.add_pending_call, (python.run_string, address), CALL_TIMEOUT_S, stack=address + page.size
-        )
+        # PyErr_CheckSignals does what the main thread does anyway between bytecodes, takes nothing and returns 0.
+        what = (python.run_string, address) if page.source else (python.check_signals, 0)
+        result = tracee.call(python.add_pending_call, what, CALL_TIMEOUT_S, stack=address + page.size)
         end = time.monotonic() + PATIENCE_S
         while isinstance(result, CallTrouble):
             parked = result.sleeping and python.version >= (3, 13)
@@ -187,16 +190,19 @@ def _once(pid: int, tid: int, python: interpreter.Interpreter, page: Page, life:
                 tracee.abandon()
                 return "Py_AddPendingCall took longer than 50 ms"
             result = tracee.resume(python.add_pending_call, CALL_TIMEOUT_S)
-        if result & 0xFFFFFFFF:
+        full = result & 0xFFFFFFFF
+        if full or not page.source:
             unmapped = tracee.call(python.munmap, (address, page.size), CALL_TIMEOUT_S)
             if isinstance(unmapped, CallTrouble):
                 tracee.abandon()
+        if full:
             return "the interpreter's queue of pending calls is full: its main thread has not run Python for long"
     finally:
         tracee.release()
         stop_us = (time.perf_counter_ns() - start) / 1e3
-    # Only now may the target unmap the page, whose end was the stack of the call.
-    memory.write(pid, address + page.status_at + 1, b"\1")
+    if page.source:
+        # Only now may the target unmap the page, whose end was the stack of the call.
+        memory.write(pid, address + page.status_at + 1, b"\1")
     return Queued((address, page.size), tid, stop_us, deadline, attempt, python.version)
 
 
