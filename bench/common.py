@@ -29,6 +29,7 @@ sys.path[:0] = [str(REPO), str(WITNESS), *(str(REPO / part) for part in PARTS)]
 
 import sgtop_witness  # noqa: E402  (found through the path above, as the server finds it)
 
+from tools.keeper import descendants  # noqa: E402
 from tools.sglang_cpu.client import Client  # noqa: E402
 from tools.sglang_cpu.install import ensure  # noqa: E402
 from tools.sglang_cpu.server import CpuServer, free_port  # noqa: E402
@@ -161,18 +162,10 @@ def cpu_server(
             if split:
                 last = (os.cpu_count() or 2) - 1
                 rest = set(range(last)) or {0}
-                for pid in _tree(server.pid):
+                for pid in [server.pid, *descendants(server.pid)]:
                     pin(pid, {last} if pid in schedulers else rest)
                 pin(os.getpid(), rest)
             yield Bench(server, server.client, schedulers, Witness(folder, schedulers[0]), folder)
-
-
-def _tree(pid: int) -> list[int]:
-    out = [pid]
-    for task in os.listdir(f"/proc/{pid}/task"):
-        for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split():
-            out += _tree(int(child))
-    return out
 
 
 @contextmanager

@@ -88,7 +88,8 @@ class Kept:
         return self._keeper.wait()
 
 
-def _descendants(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
+    """Processes below ``pid`` that have not ended."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -130,7 +131,7 @@ def _end(pid: int, status: int | None, grace_s: float) -> int:
     while True:
         got = _reap(pid)
         status = got if got is not None else status
-        left = _descendants(os.getpid())
+        left = descendants(os.getpid())
         if not left:
             return -signal.SIGKILL if status is None else status
         # A command that ended by itself has had its grace: what it left behind goes at once.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from tools.keeper import Kept
+from tools.keeper import Kept, descendants
 from tools.sglang_cpu.client import Client
 from tools.sglang_cpu.install import Install
 from tools.sglang_cpu.places import cache
@@ -182,13 +182,9 @@ class CpuServer:
 def processes(root: int, title: str) -> list[int]:
     """Pids below ``root`` whose command line starts with ``title``, sorted by it (so by rank)."""
     found = []
-    todo = [root]
-    while todo:
-        pid = todo.pop()
+    for pid in descendants(root):
         try:
             name = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                todo += [int(p) for p in (task / "children").read_text().split()]
         except OSError:
             continue
         if name.startswith(title):
