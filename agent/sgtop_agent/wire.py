@@ -96,12 +96,13 @@ SWITCH: dict[str, str] = {
     "rank": "int, own rank in the group",
     "size": "int, ranks in the group",
     "armed": "bool, whether the rank follows a page",
-    "word": "list: after, before, N: the state from step N on, the state below it; bit 0 cuda-graph-decode is off, "
-    "bit 1 cuda-graph-prefill, bit 2 radix-cache",
+    "word": "list: after, before, N: the state at boundaries with forward_ct ≥ N (of step N + 1 and later) and below; "
+    "bit 0 cuda-graph-decode is off, bit 1 cuda-graph-prefill, bit 2 radix-cache",
     "settled": "bool, whether every rank has reached N and is in the state after",
     "waits": "str, in words: what a pending flip waits for",
     "switches": "list of maps: name, state (on | off | pending), wanted (on | off), available, reason (why not), "
-    "step (N of its flip), owner, left_s (until it goes back by itself; null: kept, or not flipped), asked (ns)",
+    "step (the first that runs with its flip), owner, left_s (until it goes back by itself; null: kept, or not "
+    "flipped), asked (ns)",
     "slots": "list of maps: rank, armed, state, at (forward_ct where that state began), seen (forward_ct now)",
     "log": "list of [forward_ct, state, ns]: this rank's own changes, oldest first",
     "ct": "int, forward_ct now",

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from sgtop_core.model.figures import Figures
 from sgtop_core.model.kernel_view import KernelView
 from sgtop_core.model.snapshot import (
     GC,
@@ -29,6 +30,7 @@ from sgtop_core.model.snapshot import (
     Snapshot,
     StepGaps,
 )
+from sgtop_core.model.switch_view import SwitchGroup
 
 Json = dict[str, Any]
 
@@ -66,6 +68,7 @@ def as_json(s: Snapshot) -> Json:
         },
         "lost": dict(s.lost),
         "alerts": [_alert(a) for a in s.alerts],
+        "switches": [_switches(g) for g in s.switches],
         "log": list(s.log),
     }
 
@@ -104,6 +107,51 @@ def rank(r: Rank) -> Json:
         "cpu": _cpu(r.cpu),
         "tracing": None if r.tracing is None else _tracing(r.tracing),
         "kernels": None if r.kernels is None else {m: [_kernel(k) for k in ks] for m, ks in r.kernels.items()},
+    }
+
+
+def _switches(g: SwitchGroup) -> Json:
+    return {
+        "group": g.name,
+        "ranks": list(g.ranks),
+        "settled": g.settled,
+        "waits": g.waits,
+        "switches": [
+            {
+                "name": s.name,
+                "state": s.state,
+                "wanted": s.wanted,
+                "available": s.available,
+                "reason": s.reason,
+                "step": s.step,
+                "owner": s.owner,
+                "left_s": _n(s.left_s),
+            }
+            for s in g.switches
+        ],
+        "flips": [
+            {
+                "switch": f.switch,
+                "to": f.to,
+                "step": f.step,
+                "mono_ns": f.mono_ns,
+                "before": _figures(f.before),
+                "after": _figures(f.after),
+            }
+            for f in g.flips
+        ],
+    }
+
+
+def _figures(f: Figures) -> Json:
+    return {
+        "steps": f.steps,
+        "seconds": _n(f.seconds),
+        "step_ms": _n(f.step_ms),
+        "tokens_per_s": _n(f.tokens_per_s),
+        "gap_ms": _n(f.gap_ms),
+        "hit_ratio": _n(f.hit_ratio),
+        "graph_share": _n(f.graph_share),
     }
 
 

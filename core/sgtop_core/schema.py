@@ -238,6 +238,47 @@ def _defs() -> S:
         max_ms=N_NUM,
         by_generation=_map(_COUNT, "Generation → collections."),
     )
+    figures = _object(
+        "A stretch of steps.",
+        steps=_COUNT,
+        seconds=_NUM,
+        step_ms=_doc(N_NUM, "Median from one decode step to the next."),
+        tokens_per_s=N_NUM,
+        gap_ms=_doc(N_NUM, "Median gap between decode steps: on the GPU where the agent times it, else on the host."),
+        hit_ratio=N_SHARE,
+        graph_share=N_SHARE,
+    )
+    switches = _object(
+        "Switches of ranks that change together.",
+        group=_doc(_STR, "The rank that leads."),
+        ranks=_list(_STR),
+        settled=_doc(_BOOL, "Every rank is where the last flip brings it."),
+        waits=_doc(_STR, "In words, what a pending flip waits for."),
+        switches=_list(
+            _object(
+                "A switch.",
+                name={"enum": ["cuda-graph-decode", "cuda-graph-prefill", "radix-cache"]},
+                state={"enum": ["on", "off", "pending"]},
+                wanted={"enum": ["on", "off"]},
+                available=_BOOL,
+                reason=_doc(_STR, "In words, why it is not available."),
+                step=_doc(N_COUNT, "forward_ct from which it is off."),
+                owner=_doc(_STR, "Who turned it off."),
+                left_s=_doc(N_NUM, "Seconds until it goes back by itself; null: kept, or not off."),
+            )
+        ),
+        flips=_list(
+            _object(
+                "What a flip did, newest last.",
+                switch=_STR,
+                to={"enum": ["on", "off"]},
+                step=_doc(_COUNT, "forward_ct from which it is in force."),
+                mono_ns=_COUNT,
+                before=_ref("figures"),
+                after=_ref("figures"),
+            )
+        ),
+    )
     gpu = _object("One GPU or MIG slice.", index=_COUNT, uuid=_STR, name=_STR, ranks=_list(_STR))
     process = _object(
         "A helper process of the server.", role=_STR, pid=_COUNT, cpu_share=N_NUM, rss_bytes=N_COUNT, threads=N_COUNT
@@ -268,6 +309,8 @@ def _defs() -> S:
         "gpu": gpu,
         "process": process,
         "alert": alert,
+        "figures": figures,
+        "switches": switches,
     }
 
 
@@ -313,6 +356,7 @@ def schema() -> S:
         ),
         lost=_map(_COUNT, "Table → rows lost since attaching."),
         alerts=_list(_ref("alert")),
+        switches=_doc(_list(_ref("switches")), "A group each in which some client has armed the switches."),
         log=_list(_STR),
     )
     return {

@@ -1,7 +1,7 @@
 """The agreement between ranks, checked exhaustively: every interleaving of a leader's and a member's turns.
 
 The model is what SGLang guarantees and no more: a turn begins with a broadcast from the leader, so a member may enter
-turn k once the leader has; it may stay behind as it likes. Whether a turn finds a batch is the same for all. Reading the
+turn k once the leader has; it may stay behind as it likes. Whether a turn finds a batch is the same for all. To read the
 slots and storing the word are two steps of the leader, between which the member may run.
 """
 

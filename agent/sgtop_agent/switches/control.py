@@ -44,7 +44,7 @@ class Flip:
         self.name, self.bit, self.owner, self.who = name, known.BITS[name], owner, who
         self.asked, self.until, self.retracted = asked, until, retracted
         self.step: int | None = None
-        """forward_ct at which it takes effect, once the leader has stored it"""
+        """the first step that runs with it, once the leader has stored it"""
 
 
 class SwitchControl:
@@ -428,7 +428,7 @@ class SwitchControl:
             self._word = word
             for flip in self._flips.values():
                 if after & flip.bit and flip.step is None:
-                    flip.step = n
+                    flip.step = n + 1  # the boundary at forward_ct = N is that of step N + 1
                 elif not after & flip.bit:
                     flip.step = None
             self._tell()
@@ -437,7 +437,7 @@ class SwitchControl:
             for name, bit in known.BITS.items():
                 if changed & bit:
                     said = "off" if after & bit else "on"
-                    self._audit(f"{name} is {said} on {rank.page.ranks} rank(s) since step {n}")
+                    self._audit(f"{name} is {said} on {rank.page.ranks} rank(s) since step {n + 1}")
             self._tell()
         if rank.leader:
             for name in list(self._back):

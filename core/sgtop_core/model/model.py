@@ -17,6 +17,7 @@ from sgtop_core.model.rank import RankState
 from sgtop_core.model.rank_view import RankView
 from sgtop_core.model.snapshot import Alert, Attach, Gpu, Overhead, Process, Queue, Rank, Server, Snapshot
 from sgtop_core.model.strip import cell_s
+from sgtop_core.model.switches import SwitchModel
 from sgtop_core.model.windows import TICK_NS, WINDOWS
 
 LAG_NS = 150_000_000
@@ -61,6 +62,7 @@ class Model:
         self.slots: dict[str, Slot] = {}
         self.end = 0
         self._fleet = Fleet()
+        self._switches = SwitchModel()
         self._counted: dict[tuple[str, int], Rank] = {}
         """(label, level) → what the events up to ``end`` say; screen and findings look at the same windows."""
         self.server = Server(None, None, None, None, None, None)
@@ -85,6 +87,7 @@ class Model:
     def hello(self, label: str, hello: Mapping[str, Any], now: int) -> RankState:
         """An agent has answered: the rank starts anew."""
         s = self.slots.setdefault(label, Slot(None))
+        self._switches.hello(label, hello)
         s.state = None
         self._counted.clear()
         self._fleet.keep(self._states())
@@ -104,6 +107,8 @@ class Model:
         if s is None or s.state is None:
             return
         s.heard = now
+        if self._switches.frame(label, frame, now):
+            return
         self._fleet.frame(s.state, frame)
 
     def advance(self, now: int) -> bool:
@@ -138,6 +143,7 @@ class Model:
             strip_cell_s=cell_s(level),
             log=self.log,
             gpus=self.gpus,
+            switches=self._switches.groups(self.slots, now),
         )
 
     def hung(self, now: int) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from sgtop_core.model.histogram import Histogram as Histogram
 from sgtop_core.model.kernel_view import Kernel as Kernel
 from sgtop_core.model.kernel_view import KernelView
+from sgtop_core.model.switch_view import SwitchGroup
 
 SCHEMA = 1
 """Version of the JSON output; goes up when a field changes its meaning or goes away."""
@@ -339,3 +340,5 @@ class Snapshot:
     log: tuple[str, ...] = ()
     """Latest notes and audit lines, newest last."""
     gpus: tuple[Gpu, ...] = ()
+    switches: tuple[SwitchGroup, ...] = ()
+    """Switches of the groups in which some client has armed them; empty where none has."""

@@ -17,7 +17,7 @@ from .envelope import KIND as PROBE
 from .quantise import quantise
 
 LOG_LINES = 200
-MODEL_KINDS = frozenset({"ev", "stat", "bye"})
+MODEL_KINDS = frozenset({"ev", "stat", "bye", "switch"})
 """Agent frames that change the model, besides hello."""
 
 Handler = Callable[[str, Frame, int], None]

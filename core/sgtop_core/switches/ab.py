@@ -18,9 +18,9 @@ from typing import Any, Protocol
 import numpy as np
 from sgtop_agent.wire import Frame, WireError
 
+from sgtop_core.model.figures import KEEP_S, Figures, StepLog
 from sgtop_core.model.snapshot import Snapshot
 from sgtop_core.switches.control import Switches
-from sgtop_core.switches.figures import Figures, StepLog
 
 MEASURES = {
     "step_ms": "decode step, ms",
@@ -99,13 +99,13 @@ class Result:
 class Logs:
     """A step log for each rank that leads a group, filled by a tap. Add it before anything is asked of it."""
 
-    def __init__(self, session: Watched) -> None:
+    def __init__(self, session: Watched, keep_s: float = KEEP_S) -> None:
         self.leaders = [g.labels[0] for g in session.switches.groups()]
         hellos = session.hellos()
         self.of: dict[str, StepLog] = {}
         for label, hello in hellos.items():
             modes = (hello or {}).get("modes")
-            self.of[label] = StepLog(modes if isinstance(modes, Mapping) else {})
+            self.of[label] = StepLog(modes if isinstance(modes, Mapping) else {}, keep_s)
         session.taps.append(self._tap)
 
     def _tap(self, label: str, frame: Frame, now: int) -> None:
@@ -147,7 +147,7 @@ def run(
     Raises:
         AbError: no load, or a flip was refused; everything is back then.
     """
-    logs = Logs(session)
+    logs = Logs(session, 2 * each_s + KEEP_S)
     a: list[Figures] = []
     b: list[Figures] = []
     try:

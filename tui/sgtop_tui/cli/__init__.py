@@ -38,6 +38,7 @@ COMMANDS: dict[str, str] = {
     "metrics": "metrics",
     "toggle": "toggle",
     "ab": "ab",
+    "action": "action",
     "demo": "demo",
 }
 """Command → its module in this package, in the order of ``--help``. Without a command: ``live``."""

@@ -18,8 +18,9 @@ from sgtop_core.model.events import batch
 
 STEP = ("ct", "mode", "t0", "t1", "tokens", "decode_tokens", "cached", "graph")
 _CT, _MODE, _T0, _T1, _TOKENS, _DECODE, _CACHED, _GRAPH = range(len(STEP))
-KEEP_NS = 700_000_000_000
+KEEP_S = 60.0
 MOST_ROWS = 400_000
+MOST_FRAMES = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,9 @@ NOTHING = Figures(0, 0.0, None, None, None, None)
 class StepLog:
     """The steps of one rank as they arrive; one thread adds, any thread asks for figures of a stretch."""
 
-    def __init__(self, modes: Mapping[str, int]) -> None:
+    def __init__(self, modes: Mapping[str, int], keep_s: float = KEEP_S) -> None:
+        """``modes``: the hello's; ``keep_s``: seconds of steps that are kept."""
+        self._keep_ns = int(keep_s * 1e9)
         self._decode = modes.get("DECODE", -1)
         self._extend = {modes[m] for m in ("EXTEND", "MIXED", "SPLIT_PREFILL", "DLLM_EXTEND") if m in modes}
         self._steps: deque[I64] = deque()
@@ -59,9 +62,10 @@ class StepLog:
         """Take an ``ev`` frame; tables that do not matter are passed over."""
         table = frame.get("e")
         if table == "step":
-            self._add(self._steps, frame, STEP)
+            if not self._add(self._steps, frame, STEP):
+                return
             self._rows += len(self._steps[-1])
-            while self._rows > MOST_ROWS or self._steps[-1][-1, _T0] - self._steps[0][0, _T0] > KEEP_NS:
+            while self._rows > MOST_ROWS or self._steps[-1][-1, _T0] - self._steps[0][0, _T0] > self._keep_ns:
                 self._rows -= len(self._steps.popleft())
         elif table == "forward":
             self._add(self._gpu, frame, ("ct", "runner", "gpu0", "gpu1"))
@@ -69,13 +73,15 @@ class StepLog:
             self._add(self._accepted, frame, ("ct", "accepted"))
 
     @staticmethod
-    def _add(to: deque[I64], frame: Frame, names: tuple[str, ...]) -> None:
+    def _add(to: deque[I64], frame: Frame, names: tuple[str, ...]) -> bool:
         columns: Mapping[str, Any] = batch(frame).columns
         rows = np.stack([columns[name] for name in names], axis=1)
-        if len(rows):
-            to.append(rows)
-        while len(to) > 20_000:
+        if not len(rows):
+            return False
+        to.append(rows)
+        while len(to) > MOST_FRAMES:
             to.popleft()
+        return True
 
     def last(self) -> int | None:
         """The last step that has arrived."""
