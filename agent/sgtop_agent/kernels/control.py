@@ -317,6 +317,7 @@ class KernelControl:
                 self._disable()
         elif job.error:
             self._fail(job.error)
+        self._note_window()  # now, not when all is read: sgtop needs the end to know which kernels it cut
         self._phase, self._job = "settling", None
 
     def _settling(self, now: int) -> None:

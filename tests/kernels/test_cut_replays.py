@@ -1,0 +1,73 @@
+"""A window ends in the middle of a graph replay: what an H200 says of that replay must not reach the tables.
+
+The figures are of a recording (8B, 32 requests, CUPTI 13.0.85): 508 kernels of one replay ended 30 ms after tracing was
+off, each in a step of 7 ms.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from sgtop_core.kernels.tracker import KernelTracker
+
+STEP = 7_000_000
+KERNELS = 8
+ON, OFF = 1_000_000_000, 1_000_000_000 + 10 * STEP + 450_000
+"""Off: 0.45 ms after the eleventh replay began."""
+
+
+def forwards(n: int) -> dict[str, np.ndarray]:
+    start = ON + np.arange(n) * STEP
+    ones = np.ones(n, np.int64)
+    columns = {"ct": np.arange(n), "runner": ones * 0, "mode": ones * 2, "t0": start - 100_000, "t1": start,
+               "gpu0": start, "gpu1": start + STEP - 100_000, "gpu2": ones * -1, "bs": ones * 32, "graph": ones}  # fmt: skip
+    return {name: column.astype(np.int64) for name, column in columns.items()}
+
+
+def kernels(late_ns: int) -> dict[str, np.ndarray]:
+    """Eleven replays, one preparation launched by itself before each; the last replay ends ``late_ns`` too late."""
+    rows = []
+    for step in range(11):
+        at = ON + step * STEP
+        rows.append((at + 10_000, at + 12_000, 77, 0))
+        for k in range(KERNELS):
+            start = at + 50_000 + k * 800_000
+            rows.append((start, start + 500_000 + (late_ns if step == 10 else 0), 100 + k, 14))
+    start, end, name, graph = (np.array(c, np.int64) for c in zip(*rows, strict=True))
+    zero = np.zeros(len(rows), np.int64)
+    return {"start": start, "end": end, "name": name, "stream": zero + 13, "graph": graph, "bytes": zero,
+            "epoch": zero + 1}  # fmt: skip
+
+
+def counted(late_ns: int, off: int) -> KernelTracker:
+    tracker = KernelTracker({2: "DECODE"})
+    tracker.on_forwards(forwards(20))
+    tracker.on_state({"k": "kernels", "windows": [[1, ON, off, 0, 0]], "on": None})
+    tracker._block(1, kernels(late_ns))
+    return tracker
+
+
+def test_a_replay_that_was_cut_is_in_no_table() -> None:
+    tracker = counted(30_000_000, OFF)
+    stats = tracker._stats.since(0)
+    assert tracker.cut == KERNELS + 1  # what the same forward launched by itself goes with it
+    assert set(stats.count.tolist()) == {10}
+    assert int(stats.high.max()) == 500_000
+
+
+def test_kernels_launched_by_themselves_stay_when_they_end_after_the_switch() -> None:
+    rows = kernels(30_000_000)
+    rows["graph"][:] = 0
+    tracker = KernelTracker({2: "DECODE"})
+    tracker.on_state({"k": "kernels", "windows": [[1, ON, OFF, 0, 0]], "on": None})
+    tracker._block(1, rows)
+    assert tracker.cut == 0
+    assert int(tracker._stats.since(0).count.sum()) == 11 * (KERNELS + 1)
+
+
+def test_nothing_is_cut_while_tracing_goes_on() -> None:
+    tracker = KernelTracker({2: "DECODE"})
+    tracker.on_forwards(forwards(20))
+    tracker.on_state({"k": "kernels", "windows": [], "on": [1, ON]})
+    tracker._block(1, kernels(0))
+    assert tracker.cut == 0
+    assert set(tracker._stats.since(0).count.tolist()) == {11}
