@@ -18,8 +18,10 @@ ON, OFF = 1_000_000_000, 1_000_000_000 + 10 * STEP + 450_000
 def forwards(n: int) -> dict[str, np.ndarray]:
     start = ON + np.arange(n) * STEP
     ones = np.ones(n, np.int64)
-    columns = {"ct": np.arange(n), "runner": ones * 0, "mode": ones * 2, "t0": start - 100_000, "t1": start,
-               "gpu0": start, "gpu1": start + STEP - 100_000, "gpu2": ones * -1, "bs": ones * 32, "graph": ones}  # fmt: skip
+    columns = {
+        "ct": np.arange(n), "runner": ones * 0, "mode": ones * 2, "t0": start - 100_000, "t1": start,
+               "gpu0": start, "gpu1": start + STEP - 100_000, "gpu2": ones * -1, "bs": ones * 32, "graph": ones,
+    }  # fmt: skip
     return {name: column.astype(np.int64) for name, column in columns.items()}
 
 
