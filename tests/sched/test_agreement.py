@@ -125,8 +125,8 @@ def test_a_sleeper_waits_after_wake_ups(cpu: str, tmp_path: Path) -> None:
     theirs = totals(perf.runs(victim.pid), begin / 1e9, end / 1e9)
     assert theirs.sleeps > 100
     assert rig.within(len(wakes), theirs.sleeps, 0.02, 2)
-    # Waits of some 15 µs, and two recorders stamp the same event up to 2 µs apart, one after the other.
-    assert rig.within(total_ms(wakes), theirs.wakeup_ms, 0.02, theirs.sleeps * 0.002), theirs
+    # Waits of some 15 µs, and two recorders stamp the same event up to 3 µs apart, one after the other.
+    assert rig.within(total_ms(wakes), theirs.wakeup_ms, 0.02, theirs.sleeps * 0.003), theirs
     assert all(r["wait"] == 0 and int(r["t1"]) > int(r["t0"]) for r in slept)
     assert hog.pid in {r["who_pid"] for parts in wakes for r in parts}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import time
@@ -15,10 +16,11 @@ from sgtop_probes.sched.counters import ThreadReader, stat
 from sgtop_probes.sched.names import Names, process_of
 from sgtop_probes.sched.open_best import open_best
 from sgtop_probes.sched.procs import Processes
-from sgtop_probes.sched.rings import LOCKED_PAGES, MAX_PAGES, MIN_PAGES, pages_for
+from sgtop_probes.sched.rings import LOCKED_PAGES, MAX_PAGES, MIN_PAGES, pages_for, pages_for_threads
 from sgtop_probes.sched.side import online_cpus, parse_cpus
+from sgtop_probes.sched.suspects import Suspects
 from sgtop_probes.sched.topology import Topology, allowed_cpus, cpu_list, read_topology
-from sgtop_probes.sched.types import Watched
+from sgtop_probes.sched.types import Suspect, Watched
 
 from . import rig
 
@@ -91,10 +93,14 @@ def test_ring_sizes_are_powers_of_two_within_bounds() -> None:
     assert pages_for(2, True) == MAX_PAGES
     assert pages_for(2, False) == LOCKED_PAGES
     assert pages_for(2) in (MAX_PAGES, LOCKED_PAGES)
+    assert pages_for_threads(1, 2) == 128
+    assert pages_for_threads(8, 2) == 16
+    assert pages_for_threads(2000, 2) == MIN_PAGES
+    assert pages_for_threads(0, 2) == 128
 
 
 def test_cpu_of_processes_and_their_busiest_threads(cpu: str) -> None:
-    clock = iter([0.0, 0.5, 2.0])
+    clock = itertools.chain([0.0, 0.5], itertools.count(2.0, 2.0))
     with rig.running(rig.BUSY, "busy", cpu) as busy:
         p = Processes(
             {busy.pid: "detokenizer", os.getpid(): "tokenizer", 2**22 - 3: "gone"}, top=2, clock=lambda: next(clock)
@@ -102,10 +108,12 @@ def test_cpu_of_processes_and_their_busiest_threads(cpu: str) -> None:
         first = p.read()
         assert [(u.role, u.cpu_share) for u in first] == [("detokenizer", None), ("tokenizer", None)]
         assert p.read() is first, "too soon for the kernel's ticks"
-        time.sleep(1.0)
+        end = time.monotonic() + 20
         second = p.read()[0]
-    assert second.cpu_share is not None
-    assert second.cpu_share > 0.05
+        while not second.top and time.monotonic() < end:  # the kernel counts in ticks of 10 ms
+            time.sleep(0.3)
+            second = p.read()[0]
+    assert second.cpu_share
     assert second.threads == 1
     assert second.rss_bytes
     assert (second.top[0].tid, second.top[0].comm) == (busy.pid, "busy")
@@ -275,3 +283,26 @@ def test_a_machine_without_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     assert source.needs.level == "C"
     assert "not known" in source.needs.missing
     source.close()
+
+
+def test_looking_for_suspects_is_paced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two scans at once when waits begin, however dear; then a third of a percent of a core."""
+    spent = [0.0]
+    scans: list[float] = []
+    now = [0.0]
+
+    def scan(self: Suspects, at: int, cpus: set[int], own: set[int]) -> tuple[Suspect, ...]:
+        spent[0] += 0.06
+        scans.append(now[0])
+        self._at = at
+        return (Suspect(7, 7, "hog", 1, 0.5),)
+
+    monkeypatch.setattr(Suspects, "_scan", scan)
+    monkeypatch.setattr("sgtop_probes.sched.suspects.time.thread_time", lambda: spent[0])
+    s = Suspects()
+    for tick in range(600):
+        now[0] = 1.0 + tick * 0.2
+        found = s.update(int(now[0] * 1e9), {1} if tick < 500 else (), ())
+    assert scans[1] - scans[0] <= 1.3
+    assert 0.002 < spent[0] / 100 < 0.005
+    assert found == (), "nobody waits any more"

@@ -6,6 +6,7 @@ kernel without the distributions' stricter levels), and no seccomp filter that r
 
 from __future__ import annotations
 
+import os
 import struct
 import time
 from collections.abc import Callable, Sequence
@@ -13,14 +14,13 @@ from collections.abc import Callable, Sequence
 from . import perf
 from .intervals import Tracker
 from .names import Names
-from .rings import Waiter, with_descriptors
+from .rings import Waiter, pages_for_threads, with_descriptors
 from .side import Side
 from .threads import WatchList
 from .types import PREEMPTED, UNKNOWN, Needs, Rows, SchedBatch, Watched
 
 _SAMPLE_TYPE = perf.SAMPLE_TID | perf.SAMPLE_TIME | perf.SAMPLE_CPU
 _FLAGS = perf.FLAG_SAMPLE_ID_ALL | perf.FLAG_CONTEXT_SWITCH | perf.FLAG_EXCLUDE_KERNEL
-_PAGES, _PAGES_EVERY_THREAD = 32, 8
 _BODY = struct.Struct("<IIQI4x")
 
 Event = tuple[int, int, int, int, int]
@@ -61,8 +61,8 @@ class LevelC:
         """
         self._clock = clock
         self.needs = needs
-        self._pages = pages or (_PAGES_EVERY_THREAD if every_thread else _PAGES)
         self._list = WatchList(watched, every_thread)
+        self._pages = pages or pages_for_threads(len(self._list.tids), os.cpu_count() or 1)
         self._tracker = Tracker(Names().resolve)
         self._rings: dict[int, perf.Ring] = {}
         self._waiter = Waiter()

@@ -30,6 +30,14 @@ def pages_for(cpus: int, may_lock: bool | None = None) -> int:
     return pages
 
 
+def pages_for_threads(threads: int, cpus: int) -> int:
+    """Pages of a thread's own ring: all of them together within half of what a user may lock on so many CPUs."""
+    pages = MIN_PAGES
+    while pages < 128 and pages * 2 * threads <= LOCKED_PAGES * cpus:
+        pages *= 2
+    return pages
+
+
 def with_descriptors(make: Callable[[], T]) -> T:
     """Call ``make``; when the process is out of descriptors, raise its soft limit once and call it again.
 

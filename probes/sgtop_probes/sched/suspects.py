@@ -16,8 +16,10 @@ from .types import Suspect
 
 SHARE = 0.003
 """Of a core, in the long run."""
-BURST_S = 0.08
-"""CPU time that may be spent at once when waits begin: an answer is wanted within seconds."""
+BURST_S = 0.02
+"""CPU time that is saved up for when waits begin."""
+FIRST_SCANS = 2
+"""So many come at once then, whatever they cost: it takes two to see who ran, and an answer is wanted soon."""
 EVERY_S = 1.0
 KEEP = 8
 IDLE_SCANS = 2
@@ -36,6 +38,7 @@ class Suspects:
         self._at = 0
         self._next = 0.0
         self._budget = BURST_S
+        self._first = FIRST_SCANS
         self._filled = 0
         self._idle = 0
         self._cpus: set[int] = set()
@@ -56,8 +59,10 @@ class Suspects:
         quiet = not cpus and self._idle > IDLE_SCANS
         if quiet:
             self.found = ()
-        if now / 1e9 < self._next or self._budget <= 0 or (quiet and self._at):
+            self._first = FIRST_SCANS
+        if now / 1e9 < self._next or (self._budget <= 0 and not self._first) or (quiet and self._at):
             return self.found
+        self._first = max(self._first - 1, 0)
         t = time.thread_time()
         self.found = self._scan(now, self._cpus, set(own))
         self._cpus = set()
