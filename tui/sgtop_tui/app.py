@@ -29,7 +29,8 @@ from textual.widgets import Input
 from . import keys, recordings, theme
 from .look import KERNEL_SORTS, SORTS, Choices, Look
 from .panels import BY_NUMBER, PANELS
-from .screens import pages
+from .screens import pages, switches
+from .screens.change_page import ChangePage
 from .screens.page import Page
 from .source import Source
 from .widgets.ascii_filter import AsciiFilter
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 WINDOWS_S = (5.0, 60.0, 600.0)
 PERIOD_S = 0.25
 """Seconds between snapshots."""
+TELL_AFTER_S = 2.0
+"""Seconds of steps after a flip before it is said what it did."""
 
 
 class NewSnapshot(Message):
@@ -117,6 +120,7 @@ class SgtopApp(App[int]):
         self._snapshot: Snapshot | None = None
         self._frozen: tuple[Snapshot, float] | None = None
         self._look: Look | None = None
+        self._told_flips: set[tuple[str, int]] = set()
         self._drawn = threading.Event()
         self._drawn.set()
         self._ended = threading.Event()
@@ -197,6 +201,8 @@ class SgtopApp(App[int]):
     def feed(self, snapshot: Snapshot) -> None:
         """Take ``snapshot`` as the newest and draw it, or keep it for later while frozen."""
         self._snapshot = snapshot
+        if snapshot.switches:
+            self._tell_flips(snapshot)
         self.redraw()
 
     def redraw(self) -> None:
@@ -300,6 +306,23 @@ class SgtopApp(App[int]):
         said = {"windows": "1 s in 10 s", "on": "continuous", "off": "off"}[mode]
         text = f"kernel tracing: {bad}" if bad else f"kernel tracing: {said}"
         self.call_from_thread(self.notify, text, timeout=4, markup=False)
+
+    def action_switch(self, what: str) -> None:
+        """The page that changes the server: graphs, radix or actions."""
+        if self._choices.readonly:
+            self.notify("read-only: sgtop changes nothing on this server", severity="warning", timeout=4)
+            return
+        names = {"graphs": switches.GRAPHS, "radix": switches.RADIX}.get(what, ())
+        ask = lambda op, args: self.source.command(None, op, args)  # noqa: E731  (a method would say no more)
+        self.push_screen(ChangePage(names, ask, lambda: self._snapshot, self.line_styles))
+
+    def _tell_flips(self, snapshot: Snapshot) -> None:
+        """Say once of each flip what it did, when there is something to compare."""
+        for flip in (f for g in snapshot.switches for f in g.flips):
+            key = (flip.switch, flip.step)
+            if flip.after.seconds >= TELL_AFTER_S and key not in self._told_flips:
+                self._told_flips.add(key)
+                self.notify(switches.summary(flip), timeout=10, markup=False)
 
     def action_rank(self, step: int) -> None:
         """The next rank; before the first and after the last stands `the worst`."""

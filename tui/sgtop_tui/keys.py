@@ -48,11 +48,16 @@ KEYS: tuple[Key, ...] = (
     Key("S", "S", "save", "save", "save the last five minutes to a file", "act"),
     Key("y", "y", "copy", "copy →", "copy the command of the worst finding to the clipboard", "act"),
     Key("w", "w", "where", "where is it", "where the main thread of the rank is in Python now; reads only", "act"),
+    Key("g", "g", "switch('graphs')", "graphs", "turn CUDA graphs off for a while; asks first", "change", changes=True),
+    Key(
+        "r", "r", "switch('radix')", "radix", "turn the radix cache off for a while; asks first", "change", changes=True
+    ),
+    Key("a", "a", "switch('actions')", "actions", "flush cache, freeze heap, pin; asks first", "change", changes=True),
     Key("ctrl+p", "ctrl+p", "command_palette", "palette", "all commands by name", "look"),
 )
 """In the order of the help page."""
 
-GROUPS = {"look": "Look", "choose": "Choose", "act": "Act", "leave": "Leave"}
+GROUPS = {"look": "Look", "choose": "Choose", "act": "Act", "change": "Change the server", "leave": "Leave"}
 
 
 def footer(width: int, window_s: float, readonly: bool = False) -> Line:

@@ -40,6 +40,18 @@ def state_parts(look: Look) -> Line:
     return ((f"{glyph} {look.state}", style),)
 
 
+def flipped(look: Look) -> Line:
+    """Switches that are away from what the server was started with, each with its countdown."""
+    out: list[Part] = []
+    for name in dict.fromkeys(s.name for g in look.snap.switches for s in g.switches if s.wanted == "off"):
+        mine = [s for g in look.snap.switches for s in g.switches if s.name == name and s.wanted == "off"]
+        left = mine[0].left_s
+        text = "kept" if left is None else f"{left:.0f} s"
+        pending = " pending" if any(s.state == "pending" for s in mine) else ""
+        out.append((f" {name} OFF{pending} {text} ", "key.changes"))
+    return tuple(out)
+
+
 def header(look: Look, width: int) -> Line:
     """The first line."""
     snap = look.snap
@@ -57,6 +69,7 @@ def header(look: Look, width: int) -> Line:
         (10, (f"pid {server.pid}" if server.pid and server.port is not None else "", "dim")),
     ]
     right: list[tuple[int, Part]] = [
+        *((0, part) for part in flipped(look)),
         (1, ("READ-ONLY" if look.choices.readonly else "", "warn")),
         (1, ("REC" if look.choices.recording else "", "warn")),
         (1, (f"lost {fmt.count(lost)} rows" if lost else "", "warn")),
@@ -116,7 +129,7 @@ def banner(look: Look, width: int, most: int = 2) -> list[Line]:
 def cramped(look: Look, width: int) -> Line:
     """The first line of a tiny terminal: address, model, state."""
     server = look.snap.server
-    state = state_parts(look)
+    state = (*flipped(look), *state_parts(look))
     pen = Pen().put(address(server), "accent").gap(1)
     room = width - pen.width - line_width(state) - 1
     pen.put(clip(f"{short_model(server.model)} {parallelism(server)}", max(0, room)), "strong")
