@@ -108,6 +108,4 @@ class Decoder:
             # about as many marks as calls.
             spent += self._marks * self.call_ns
         self._marks = 0
-        self.steps.append(
-            (ct, step.mode, step.t0, t1, step.bs, step.tokens, step.decoding, step.cached, graph, spent)
-        )
+        self.steps.append((ct, step.mode, step.t0, t1, step.bs, step.tokens, step.decoding, step.cached, graph, spent))

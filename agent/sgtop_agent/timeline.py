@@ -175,9 +175,7 @@ class Timeline:
         del marks[: len(chunk)]
         return chunk[0::2], chunk[1::2]
 
-    def segments(
-        self, times: array[int], stages: array[int], now: int
-    ) -> tuple[array[int], array[int], array[int]]:
+    def segments(self, times: array[int], stages: array[int], now: int) -> tuple[array[int], array[int], array[int]]:
         """Columns stage, t0, t1 of the segments that end with these marks.
 
         An idle or paused stage that still lasts is given piece by piece, up to the time it is known to last.

@@ -84,8 +84,8 @@ def main() -> None:
     plan: list[tuple[Scene, Callable[[], Load]]] = [
         (Scene("decode-bound", "H200, 8B, 32 running: decode with CUDA graphs, healthy", 10, s, nothing),
          lambda: Load(args.url, 32, 64, 30_000)),
-        (Scene("contention", "H200, 8B: a busy process takes the scheduler's CPU in the middle third", 20, s, neighbour),
-         lambda: Load(args.url, 32, 64, 30_000)),
+        (Scene("contention", "H200, 8B, 1 running: a busy process takes the scheduler's CPU half way", 20, s, neighbour),
+         lambda: Load(args.url, 1, 64, 30_000)),
         (Scene("eager-fallback", "H200, 8B, 96 running: more than the largest captured graph (64)", 30, s, nothing),
          lambda: Load(args.url, 96, 64, 30_000)),
         (Scene("prefill-bound", "H200, 8B: prompts of 8,000 tokens, one token out", 35, s, nothing),
