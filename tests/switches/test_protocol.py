@@ -1,8 +1,8 @@
 """The agreement between ranks, checked exhaustively: every interleaving of a leader's and a member's turns.
 
 The model is what SGLang guarantees and no more: a turn begins with a broadcast from the leader, so a member may enter
-turn k once the leader has; it may stay behind as it likes. Whether a turn finds a batch is the same for all. To read the
-slots and storing the word are two steps of the leader, between which the member may run.
+turn k once the leader has; it may stay behind as it likes. Whether a turn finds a batch is the same for all. The leader
+reads the slots and stores the word in two steps, and the member may run in between.
 """
 
 from __future__ import annotations
