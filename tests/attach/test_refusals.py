@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -165,6 +166,37 @@ def test_tracer_killed(where: str) -> None:
         report = t.end()  # SIGTERM arrives: no signal stayed blocked
     assert report["runs"] == (1 if where == "after it" else 0)
     assert report["errors"] == 0
+
+
+@pytest.mark.parametrize("missing", [1, 4096, 200_000])
+def test_sgtop_killed_while_it_hands_the_agent_over(missing: int) -> None:
+    """The tracer child gets less than was announced: it queues nothing.
+
+    A page shorter than its source believes would, on its return, take the target's memory behind it along; a server
+    was killed that way (`kill -9` of sgtop within the first milliseconds of an attach, one time in four).
+    """
+    with rig.target("quiet") as t:
+        page = pending.Page(b"0\n", os.urandom(260_000))
+        request = {
+            "pid": t.pid,
+            "source": 2,
+            "bytes": 2 + len(page.blob),
+            "thread": "auto",
+            "seconds": 1,
+            "offset_ns": 0,
+        }
+        code = f"import sys; sys.path.insert(0, {PROBES!r}); from sgtop_probes.attach.tracer import main; main()"
+        before = Path(f"/proc/{t.pid}/maps").read_text()
+        out = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", code],
+            input=json.dumps(request).encode() + b"\n" + (page.source + page.blob)[:-missing],
+            capture_output=True,
+            timeout=60,
+        )
+        assert "before the whole agent was handed over" in json.loads(out.stdout)["error"]
+        assert Path(f"/proc/{t.pid}/maps").read_text() == before
+        rig.attach(t).close()
+        assert t.end()["errors"] == 0
 
 
 # --- payloads that go wrong -------------------------------------------------------------------------

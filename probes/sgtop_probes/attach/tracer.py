@@ -53,6 +53,10 @@ def _prefer_us() -> None:
 
 
 def _work(request: dict[str, Any], data: bytes) -> dict[str, Any]:
+    if len(data) != request["bytes"]:
+        # sgtop was killed while it handed the agent over. A page that is shorter than its source believes would be
+        # unmapped together with the server's memory behind it: measured, that kills the server.
+        return {"error": "sgtop went away before the whole agent was handed over", "kind": "failed", "errno": 0}
     source, blob = data[: request["source"]], data[request["source"] :]
     gc.disable()
     _prefer_us()
@@ -89,7 +93,8 @@ def run(pid: int, source: bytes, blob: bytes, thread: str = "auto", life: pendin
     """
     home = Path(__file__).resolve().parents[2]
     code = f"import sys; sys.path.insert(0, {str(home)!r}); from {__name__} import main; main()"
-    request = {"pid": pid, "source": len(source), "thread": thread, **asdict(life or pending.Life())}
+    size = len(source) + len(blob)
+    request = {"pid": pid, "source": len(source), "bytes": size, "thread": thread, **asdict(life or pending.Life())}
     child = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", code],
         stdin=subprocess.PIPE,
