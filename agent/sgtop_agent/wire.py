@@ -100,7 +100,7 @@ SWITCH: dict[str, str] = {
     "bit 0 cuda-graph-decode is off, bit 1 cuda-graph-prefill, bit 2 radix-cache",
     "settled": "bool, whether every rank has reached N and is in the state after",
     "waits": "str, in words: what a pending flip waits for",
-    "switches": "list of maps: name, state (on | off | pending), wanted (on | off), available, reason (why not), "
+    "switches": "list of maps: name, state (on, off, pending), wanted (on, off), available, reason (why not), "
     "step (the first that runs with its flip), owner, left_s (until it goes back by itself; null: kept, or not "
     "flipped), asked (ns)",
     "slots": "list of maps: rank, armed, state, at (forward_ct where that state began), seen (forward_ct now)",

@@ -281,7 +281,7 @@ def test_toggle_from_the_command_line(server: CpuServer) -> None:
         (("ab", "--switch", RADIX, "--readonly"), 8, "--readonly"),
         (("ab", "--switch", "warp"), 2, "there is no switch 'warp'"),
         (("ab", "--switch", "cuda-graph-prefill", "--rounds", "3", "--each", "1s"), 8, "no prefill graph was captured"),
-        (("action", "pin", "9999"), 8, "cannot pin"),
+        (("action", "pin", "4000"), 8, "cannot pin"),
         (("action", "priority", "99"), 2, "from -20"),
         (("action", "flush-cache", "--readonly"), 8, "--readonly"),
     ],

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     if args.readonly and args.switch != NULL:
         raise UserError("refused: --readonly", "ab changes the server", "", exit_codes.REFUSED)
     session = open_session(args)
-    old = {n: signal.signal(n, _interrupt) for n in (signal.SIGTERM, signal.SIGHUP)}
+    old = {n: signal.signal(n, _interrupt) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         result = ab.run(session, args.switch, args.rounds, args.each, _say)
     except ab.AbError as e:

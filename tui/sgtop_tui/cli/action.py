@@ -113,7 +113,7 @@ def _hold(session: Session, for_s: float | None) -> None:
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    old = {n: signal.signal(n, interrupt) for n in (signal.SIGTERM, signal.SIGHUP)}
+    old = {n: signal.signal(n, interrupt) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     if sys.stderr.isatty():
         print("sgtop: Ctrl-C undoes it", file=sys.stderr)
     end = None if for_s is None else time.monotonic() + for_s

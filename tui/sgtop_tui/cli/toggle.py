@@ -168,7 +168,7 @@ def _off(session: Session, args: argparse.Namespace) -> int:
     _say(args, "plan", f"{args.switch} off for {time_said}: {cost}")
     if not args.yes and sys.stdin.isatty() and sys.stderr.isatty() and not _confirmed():
         raise UserError("not confirmed", "nothing was changed", "", exit_codes.REFUSED)
-    old = {n: signal.signal(n, _interrupt) for n in (signal.SIGTERM, signal.SIGHUP)}
+    old = {n: signal.signal(n, _interrupt) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         ask(session, "toggle", {"switch": args.switch, "on": False, "for_s": args.for_s})
         if args.keep:
