@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import IO
 
 from tools.keeper import Kept, descendants
 from tools.sglang_cpu.client import Client
@@ -39,20 +42,32 @@ def model(install: Install, arch: str = "llama", *, layers: int = 2, hidden: int
     return out
 
 
+_held: list[IO[str]] = []
+"""Locks of the ports that this process has chosen; they go with it."""
+
+
 def free_port(first: int = 30000, last: int = 30999) -> int:
-    """A port of the range on which nothing listens.
+    """A port of the range on which nothing listens, and that no other run on this machine has chosen.
+
+    A server binds its port half a minute after it was started: without the lock two runs would take the same one.
 
     Raises:
         ServerError: there is none.
     """
+    folder = Path(tempfile.gettempdir()) / f"sgtop-ports-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
     for port in range(first, last + 1):
-        with socket.socket() as s:
-            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
+        lock = open(folder / str(port), "w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with socket.socket() as s:
+                s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 s.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
+        except OSError:
+            lock.close()
+            continue
+        _held.append(lock)
+        return port
     raise ServerError(f"no free port between {first} and {last}")
 
 
