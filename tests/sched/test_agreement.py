@@ -182,16 +182,16 @@ def test_all_levels_tell_the_same_story(cpu: str) -> None:
 
 @pytest.mark.usefixtures("level_a")
 def test_a_short_burst_is_caught(cpu: str) -> None:
-    with rig.running(rig.BUSY, "victim", cpu) as victim, rig.running(rig.BURST, "burst", cpu) as burst:
+    with rig.running(rig.BUSY, "victim", cpu) as victim, rig.running(rig.BURST, "burst", cpu, stranger=True) as burst:
         source = LevelA([Watched(victim.pid, victim.pid)])
-        batches = rig.collect(source, 4.2)
+        batches = rig.collect(source, 6.2)
         source.close()
     mine = [r for r in rig.rows(batches) if r["who_pid"] == burst.pid and int(r["wait"]) > 500_000]
     assert mine
     # Bursts of 0.3 s every 2 s: the waits stand close together, far from the next burst's.
     starts = sorted(int(r["t0"]) for r in mine)
     gaps = [b - a for a, b in itertools.pairwise(starts) if b - a > 1_000_000_000]
-    assert 1 <= len(gaps) <= 2
+    assert 1 <= len(gaps) <= 3
 
 
 @pytest.mark.usefixtures("level_a")

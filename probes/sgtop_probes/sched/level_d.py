@@ -83,11 +83,11 @@ class LevelD:
             self._waits[tid] = (now, got[1])
             if before is None:
                 continue
-            # The kernel adds a wait when it ends: one longer than the slice reaches back before it.
-            waited = min(got[1] - before[1], now - before[0])
+            waited = got[1] - before[1]
             if waited > _NOISE_NS:
                 cpu = self._cpus.get(tid, -1)
-                rows.add(before[0], now, tid, SPREAD, UNKNOWN, "", cpu, waited)
+                # The kernel adds a wait when it ends: one longer than the slice reaches back before it.
+                rows.add(min(before[0], now - waited), now, tid, SPREAD, UNKNOWN, "", cpu, waited)
                 cpus.add(cpu)
         return self._side.batch(
             self.level,
