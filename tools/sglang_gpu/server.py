@@ -18,6 +18,8 @@ from tools.sglang_gpu import model
 
 STATE = Path("/tmp/sgtop-gpu")
 """Where the unpacked bundle, models, logs and pid files lie on the host."""
+NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
+"""NVLink multicast stays off: on a host whose GPUs others share it can put all of them out of service."""
 
 
 class GpuServerError(RuntimeError):
@@ -58,13 +60,15 @@ def start(
     folder = STATE / kind
     if not (folder / "generation_config.json").exists():
         model.write(kind, folder)
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", **(env or {})}
+    environment = {**os.environ, **NO_MULTICAST, "HF_HUB_OFFLINE": "1", **(env or {})}
     environment["PYTHONPATH"] = ":".join(filter(None, (str(site), (env or {}).get("PYTHONPATH"))))
     command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(folder), "--load-format", "dummy"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--enable-metrics", "--attention-backend", "triton"]
     command += ["--sampling-backend", "pytorch", "--grammar-backend", "none", "--mem-fraction-static", "0.6"]
     # Prefill graphs would take 80 s more; the largest captured decode batch is 64.
     command += ["--cuda-graph-max-bs", "64", "--disable-piecewise-cuda-graph", *flags]
+    if "--tp-size" in flags:  # SGLang's own all-reduce may use NVLink multicast
+        command.append("--disable-custom-all-reduce")
     with open(log(port), "wb") as out:
         server = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment, start_new_session=True
