@@ -172,7 +172,10 @@ def _main(owner: int, grace_s: float, log: str, command: Sequence[str]) -> int:
     except (OSError, subprocess.SubprocessError) as e:
         print(e, flush=True)
         return 127
-    print(child.pid, flush=True)
+    try:
+        os.write(1, b"%d\n" % child.pid)
+    except OSError:  # the owner has died already
+        ending = True
     os.close(1)
     os.open(os.devnull, os.O_WRONLY)
     status: int | None = None

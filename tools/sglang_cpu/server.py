@@ -57,7 +57,7 @@ def free_port(first: int = 30000, last: int = 30999) -> int:
     folder = Path(tempfile.gettempdir()) / f"sgtop-ports-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     for port in range(first, last + 1):
-        lock = open(folder / str(port), "w")
+        lock = open(folder / str(port), "w")  # noqa: SIM115  (held as long as this process lives)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with socket.socket() as s:
