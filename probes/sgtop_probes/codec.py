@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import msgpack
-
 from sgtop_agent import wire
 
 
