@@ -271,3 +271,26 @@ def test_silent_agent() -> None:
     with pytest.raises(AttachError, match="does not answer"):
         greet(ours, token="t", timeout=0.1)
     theirs.close()
+
+
+def test_descriptors_travel_with_their_frame_and_stay_the_callers() -> None:
+    ours, theirs = connection()
+    agent = Client(theirs, lambda: 0, "test", 0)
+    before = len(os.listdir("/proc/self/fd"))
+    pipes = [os.pipe() for _ in range(2)]
+    ours.send({"k": "ping", "pad": "x" * 100_000})
+    for i, (r, _) in enumerate(pipes):
+        ours.send({"k": "cmd", "id": i, "op": "x", "args": {}}, (r,))
+    got: list[wire.Frame] = []
+    for _ in range(50):
+        got += list(agent.read())
+        ours.receive()
+    assert [f["k"] for f in got] == ["ping", "cmd", "cmd"]
+    assert [os.fstat(fd).st_ino for fd in agent.fds] == [os.fstat(r).st_ino for r, _ in pipes]
+    ours.send({"k": "ping"}, (pipes[0][0],))  # never read
+    agent.close()
+    ours.close()
+    for pair in pipes:
+        for fd in pair:
+            os.close(fd)
+    assert len(os.listdir("/proc/self/fd")) == before - 2

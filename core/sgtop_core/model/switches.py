@@ -108,6 +108,7 @@ class SwitchModel:
         changed, rank.settled = after ^ rank.settled, after
         for flip in rank.flips:
             flip.done = True  # what comes now belongs to the next one
+        last = max((flip.step + SKIP for flip in rank.flips), default=0)
         for bit, name in enumerate(NAMES):
             if changed >> bit & 1:
                 log = StepLog(rank.modes)
@@ -115,7 +116,7 @@ class SwitchModel:
                     log.frame(kept)
                 first = n + 1  # the boundary at forward_ct = N is that of step N + 1
                 began = log.began(first) or int(frame["t"])
-                before = log.stretch(0, first, since=began - SIDE_NS)
+                before = log.stretch(last, first, since=began - SIDE_NS)
                 rank.flips.append(_Flip(name, "off" if after >> bit & 1 else "on", first, began, log, before))
                 self._measure(rank.flips[-1])
 
