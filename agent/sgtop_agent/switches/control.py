@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from .. import describe
 from ..ops import LATER, Call, OpError
-from . import estimate, known, protocol
+from . import estimate, known, protocol, report
 from .page import I_WORD, S_LEAVING, S_PID, Page, PageError
 from .rank import RankSwitches
+from .report import Flip
 
 if TYPE_CHECKING:
     from ..clients import Client
@@ -30,21 +31,10 @@ JOIN_NS = 5_000_000_000
 GPU_LOW = 256 * 1024 * 1024
 KV_LOW = 0.02
 CLOSE_S = 3.0
+REASONS_NS = 500_000_000
 
 logger = logging.getLogger("sgtop")
 mono = time.monotonic_ns
-
-
-class Flip:
-    """A switch that somebody wants away from where the server was started."""
-
-    __slots__ = ("asked", "bit", "name", "owner", "retracted", "step", "until", "who")
-
-    def __init__(self, name: str, owner: int, who: str, asked: int, until: int | None, retracted: int) -> None:
-        self.name, self.bit, self.owner, self.who = name, known.BITS[name], owner, who
-        self.asked, self.until, self.retracted = asked, until, retracted
-        self.step: int | None = None
-        """the first step that runs with it, once the leader has stored it"""
 
 
 class SwitchControl:
@@ -62,6 +52,7 @@ class SwitchControl:
         self._gpu_at = 0
         self._kv: tuple[int, int, int] | None = None
         self._alone = False
+        self._why: tuple[int, dict[str, str]] = (-REASONS_NS, {})
 
     def register(self) -> None:
         """Operations and ticks."""
@@ -80,81 +71,20 @@ class SwitchControl:
         return known.group(self._agent.scheduler, describe.ranks(self._agent.scheduler))
 
     def _no_group(self) -> str:
-        hooks = self._agent.hooks
-        if hooks is None or "boundary" not in hooks.caps:
-            return "the agent has no step boundary here"
-        return known.no_group(hooks.scheduler, hooks.found.loop)
+        return report.no_group(self._agent.hooks)
 
     def _reasons(self) -> dict[str, str]:
-        """Switch → why not; an empty text: it can be switched."""
-        no = self._no_group()
-        if no:
-            return dict.fromkeys(known.BITS, no)
-        scheduler = self._agent.scheduler
-        graphs = known.graphs(scheduler)
-        rank = self._rank
-        flipped = rank is not None and bool(rank.flags.state & known.RADIX)
-        return {
-            "cuda-graph-decode": graphs.no_decode,
-            "cuda-graph-prefill": graphs.no_prefill,
-            # while it is flipped the flag reads true: that is our own doing
-            "radix-cache": "" if flipped else known.no_radix(scheduler) or self._env_says(),
-        }
-
-    @staticmethod
-    def _env_says() -> str:
-        flag = known.force_miss()
-        try:
-            return "SGLANG_RADIX_FORCE_MISS is set in the server's environment: it is off already" if flag.get() else ""
-        except Exception as error:
-            return f"SGLANG_RADIX_FORCE_MISS cannot be read: {type(error).__name__}"
+        """Switch → why not; looked up afresh."""
+        self._why = mono(), report.reasons(self._agent.hooks, self._rank)
+        return self._why[1]
 
     def state(self) -> dict[str, Any]:
-        """The ``switch`` frame."""
-        now = mono()
+        """The ``switch`` frame. Reasons may be half a second old: looking them up takes the GIL for a while."""
+        fresh = mono() - self._why[0] < REASONS_NS
+        reasons = self._why[1] if fresh else self._reasons()
         own, size = self._group()
-        rank = self._rank
-        word = rank.page.words[I_WORD] if rank is not None else 0
-        after, before, n = protocol.unpack(word)
-        slots = rank.page.slots() if rank is not None else []
-        applied = rank.flags.state if rank is not None else 0
-        settled = protocol.settled(word, slots) if rank is not None else True
-        switches = []
-        for name, why in self._reasons().items():
-            bit, flip = known.BITS[name], self._flips.get(name)
-            wanted = flip is not None if own == 0 else bool(after & bit)
-            moving = wanted != bool(applied & bit) or (not settled and bool((after ^ before) & bit))
-            switches.append(
-                {
-                    "name": name,
-                    "state": "pending" if moving else "off" if applied & bit else "on",
-                    "wanted": "off" if wanted else "on",
-                    "available": not why,
-                    "reason": why,
-                    "step": flip.step if flip is not None else None,
-                    "owner": flip.who if flip is not None else "",
-                    "left_s": max(0.0, (flip.until - now) / 1e9) if flip is not None and flip.until else None,
-                    "asked": flip.asked if flip is not None else None,
-                }
-            )
-        return {
-            "k": "switch",
-            "t": now,
-            "leader": own == 0,
-            "rank": own,
-            "size": size,
-            "armed": rank is not None,
-            "word": [after, before, n],
-            "settled": settled,
-            "waits": rank.waits if rank is not None else "",
-            "switches": switches,
-            "slots": [
-                {"rank": i, "armed": s.armed, "state": s.applied, "at": s.applied_at, "seen": s.seen}
-                for i, s in enumerate(slots)
-            ],
-            "log": [list(row) for row in list(rank.log)[-16:]] if rank is not None else [],
-            "ct": int(self._agent.scheduler.forward_ct),
-        }
+        ct = int(self._agent.scheduler.forward_ct)
+        return report.frame(mono(), own, size, ct, self._rank, self._flips, reasons)
 
     def _tell(self) -> None:
         self._told = mono()
@@ -267,7 +197,7 @@ class SwitchControl:
             raise OpError(f"{name} is off already, by {self._flips[name].who}")
         if name in self._back or protocol.unpack(rank.page.words[I_WORD]).after & known.BITS[name]:
             raise OpError(f"busy: {name} is on its way back")
-        why = estimate.plan(rank_scheduler(self._agent), known.BITS[name])["refuse"]
+        why = estimate.plan(self._agent.scheduler, known.BITS[name])["refuse"]
         if why:
             raise OpError(f"{name} cannot be switched off: {why}")
         for_s = call.args.get("for_s", DEFAULT_S)
@@ -346,7 +276,7 @@ class SwitchControl:
     def _guard(self, now: int) -> None:
         """Main thread, a few times a second while something is flipped: the pool, read where it cannot change."""
         if self._rank is not None and self._rank.leader:
-            self._kv = estimate.kv(rank_scheduler(self._agent))
+            self._kv = estimate.kv(self._agent.scheduler)
 
     def _watch(self, now: int) -> None:
         """What sends flips back by itself."""
@@ -374,7 +304,7 @@ class SwitchControl:
         if now < self._gpu_at:
             return ""
         self._gpu_at = now + 1_000_000_000
-        free = estimate.gpu_free(rank_scheduler(self._agent))
+        free = estimate.gpu_free(self._agent.scheduler)
         if free is not None and free < GPU_LOW:
             return f"GPU memory is low ({free / 1e6:.0f} MB free)"
         return ""
@@ -479,11 +409,6 @@ class SwitchControl:
     def _in_child(self) -> None:
         if self._rank is not None:
             self._rank.off_in_child()
-
-
-def rank_scheduler(agent: Agent) -> Any:
-    """The scheduler that is hooked."""
-    return agent.scheduler
 
 
 OPS = ("list", "plan", "open", "join", "flip", "keep", "back")

@@ -19,6 +19,8 @@ ATTACH_S = 20.0
 APPLY_S = 30.0
 """How long a flip may be pending: an idle server makes no steps, so none takes effect."""
 BACK_S = 5.0
+GONE_S = 2.0
+"""How long a rank that is lost may take to turn out to be gone."""
 SWITCHES = ("cuda-graph-decode", "cuda-graph-prefill", "radix-cache")
 
 
@@ -107,11 +109,14 @@ def ask(session: Session, op: str, args: Mapping[str, Any]) -> Any:
     from . import UserError
 
     reply = session.command(None, op, args)
-    if not reply.get("ok"):
-        gone = session.snapshot().attach.state == "waiting"
-        code = exit_codes.SERVER_GONE if gone else exit_codes.REFUSED
-        raise UserError(str(reply.get("error")), "nothing was changed", "", code)
-    return reply.get("result")
+    if reply.get("ok"):
+        return reply.get("result")
+    end = time.monotonic() + GONE_S
+    while any(r.state != "live" for r in session.snapshot().ranks) and time.monotonic() < end:
+        if session.snapshot().attach.state == "waiting":
+            raise UserError("the server has gone", session.snapshot().attach.message, "", exit_codes.SERVER_GONE)
+        time.sleep(0.05)
+    raise UserError(str(reply.get("error")), "nothing was changed", "", exit_codes.REFUSED)
 
 
 def _list(session: Session, as_json: bool) -> int:
@@ -221,7 +226,7 @@ def _watch(session: Session, args: argparse.Namespace) -> int:
         if left is not None and int(left) != shown and sys.stderr.isatty() and not args.json:
             shown = int(left)
             print(f"\r\x1b[Kback in {shown} s; Ctrl-C: at once ", end="", file=sys.stderr, flush=True)
-        time.sleep(0.1)
+        time.sleep(0.25)
 
 
 def _see_back(session: Session, args: argparse.Namespace, code: int) -> int:
