@@ -117,7 +117,7 @@ class Switches:
             elif op == "action":
                 result = self.action(str(args.get("action")), args)
             else:
-                result = self._each_leader(op.replace("toggle", "switch"), {"switch": args.get("switch")})
+                result = self._each_leader(op.replace("toggle", "switch"), {"switch": args.get("switch"), "who": who()})
         except SwitchError as e:
             return {"ok": False, "error": str(e)}
         return {"ok": True, "result": result}
