@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from . import exit_codes, options
-from .toggle import SWITCHES, open_session
+from .toggle import SWITCHES, gone, open_session
 
 NULL = "null"
 
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         result = ab.run(session, args.switch, args.rounds, args.each, _say)
     except ab.AbError as e:
-        if session.snapshot().attach.state == "waiting":
+        if gone(session):
             raise UserError("the server has gone", str(e), "", exit_codes.SERVER_GONE) from None
         code = exit_codes.NOT_READY if e.busy else exit_codes.REFUSED
         raise UserError(str(e), "everything is as it was", "", code) from None

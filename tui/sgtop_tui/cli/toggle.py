@@ -19,8 +19,6 @@ ATTACH_S = 20.0
 APPLY_S = 30.0
 """How long a flip may be pending: an idle server makes no steps, so none takes effect."""
 BACK_S = 5.0
-GONE_S = 2.0
-"""How long a rank that is lost may take to turn out to be gone."""
 SWITCHES = ("cuda-graph-decode", "cuda-graph-prefill", "radix-cache")
 
 
@@ -111,12 +109,18 @@ def ask(session: Session, op: str, args: Mapping[str, Any]) -> Any:
     reply = session.command(None, op, args)
     if reply.get("ok"):
         return reply.get("result")
-    end = time.monotonic() + GONE_S
-    while any(r.state != "live" for r in session.snapshot().ranks) and time.monotonic() < end:
-        if session.snapshot().attach.state == "waiting":
-            raise UserError("the server has gone", session.snapshot().attach.message, "", exit_codes.SERVER_GONE)
-        time.sleep(0.05)
+    if gone(session):
+        raise UserError("the server has gone", str(reply.get("error")), "", exit_codes.SERVER_GONE)
     raise UserError(str(reply.get("error")), "nothing was changed", "", exit_codes.REFUSED)
+
+
+def gone(session: Session) -> bool:
+    """Whether a process of the server has ended; the kernel knows sooner than the session's looks."""
+    from sgtop_probes import procfs
+
+    s = session.snapshot()
+    pids = [s.server.pid, *(r.pid for r in s.ranks)]
+    return s.attach.state == "waiting" or any(procfs.state(p) in (None, "Z", "X") for p in pids if p is not None)
 
 
 def _list(session: Session, as_json: bool) -> int:
