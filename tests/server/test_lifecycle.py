@@ -24,12 +24,12 @@ def test_client_is_killed(server: CpuServer) -> None:
                 watching.wait(lambda s: s["ranks"][0]["modes"])
                 assert agent_threads(pid)
                 watching.kill(signal.SIGKILL)
-                wait_without_agent(pid, 3)
+                wait_without_agent(pid, 15)
         before = from_outside(pid)
         with Watching(f":{server.port}") as watching:
             watching.live()
             watching.kill(signal.SIGKILL)
-            wait_without_agent(pid, 3)
+            wait_without_agent(pid, 15)
         after = from_outside(pid)
     assert traffic.failures == []
     assert after.grown_since(before) == []
