@@ -120,7 +120,7 @@ def gone(session: Session) -> bool:
 
     s = session.snapshot()
     pids = [s.server.pid, *(r.pid for r in s.ranks)]
-    return s.attach.state == "waiting" or any(procfs.state(p) in (None, "Z", "X") for p in pids if p is not None)
+    return s.attach.state == "waiting" or any(not procfs.alive(p) for p in pids if p is not None)
 
 
 def _list(session: Session, as_json: bool) -> int:
