@@ -36,6 +36,19 @@ if os.fork() == 0:
 while True: os.write(w, b"x"); os.read(r2, 1)
 """
 )
+PACED = (
+    _NAME
+    + """
+r, w = os.pipe(); r2, w2 = os.pipe()
+if os.fork() == 0:
+    while True: os.read(r, 1); os.write(w2, b"x")
+begin, trips = time.monotonic(), 0
+while True:
+    while trips < (time.monotonic() - begin) * 12500: os.write(w, b"x"); os.read(r2, 1); trips += 1
+    time.sleep(0.002)
+"""
+)
+"""25,000 switches a second on its CPU, however fast that is: two a round trip."""
 THREADS = (
     _NAME
     + """

@@ -231,7 +231,7 @@ def test_tiny_rings_lose_and_say_so(level: type[LevelA] | type[LevelB], cpu: str
 @pytest.mark.usefixtures("level_a")
 def test_waiting_for_the_ring_loses_nothing(cpu: str) -> None:
     """Tens of thousands of switches a second, and a caller that would sleep a second: a half-full ring wakes it."""
-    with rig.running(rig.SWITCHY, "switchy", cpu) as victim:
+    with rig.running(rig.PACED, "paced", cpu) as victim:
         source = LevelA([Watched(victim.pid, victim.pid)], exact=False)
         batches = rig.collect(source, 1.0, every=1.0)
         lost = source.lost

@@ -141,7 +141,8 @@ class Exact:
         line = self._lines.get(cpu)
         if first is None:
             ran = line.running(t0) if line is not None else None
-            first = ran if ran is not None and ran[0] != victim else last
+            # The idle task makes room at once: where it seems to run on, the switch from it was missed.
+            first = ran if ran is not None and ran[0] not in (victim, 0) else last
         if line is None:
             yield t0, t1, *first
         else:

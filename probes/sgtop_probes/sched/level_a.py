@@ -18,6 +18,7 @@ from .exact import MOST_EVENTS_PER_S, Exact, ExactPlan, ExactRing
 from .intervals import Tracker
 from .names import Names, in_initial_pid_namespace
 from .nsmap import HostTids
+from .own import Returns
 from .rings import Waiter, pages_for, with_descriptors
 from .side import Side, online_cpus
 from .threads import WatchList
@@ -30,6 +31,8 @@ _SAMPLE_TYPE = perf.SAMPLE_TID | perf.SAMPLE_TIME | perf.SAMPLE_CPU | perf.SAMPL
 _RUNNABLE = 0xFF
 """A state without these bits: the task wanted to run on (R, or R+ with the preemption bit above)."""
 
+_IDLE = 0
+"""The tid of every CPU's idle task."""
 _SWITCH, _WAKE = 1, 0
 Event = tuple[int, int, int, int, int, int, bytes, int, bytes]
 """(time, _SWITCH|_WAKE, cpu, prev tid or woken tid, header's pid, prev_state, prev_comm, next tid, next_comm)"""
@@ -139,6 +142,7 @@ class LevelA:
         self._rings: dict[int, perf.Ring] = {}
         self._events: list[int] = []
         self._waiter = Waiter()
+        self._returns = Returns(self._waiter)
         self._held: list[Event] = []
         self._lost = 0
         self._last = clock()
@@ -159,6 +163,11 @@ class LevelA:
         self._side = Side(watched)
 
     @property
+    def mended(self) -> bool:
+        """The tracepoints miss switches here; the threads' own records fill in."""
+        return self._returns.started
+
+    @property
     def needs(self) -> Needs | None:
         """Nothing is better."""
         return None
@@ -166,7 +175,7 @@ class LevelA:
     @property
     def lost(self) -> int:
         """Records lost since opening, those of exact crediting among them."""
-        return self._lost + (self._exact.lost if self._exact is not None else 0)
+        return self._lost + self._returns.lost + (self._exact.lost if self._exact is not None else 0)
 
     def _open_ring(self, cpu: int) -> None:
         try:
@@ -205,6 +214,7 @@ class LevelA:
     def _refilter(self) -> None:
         own = self._hosts.map()
         self._tracker.watch(own)
+        self._returns.watch({o: host for host, o in own.items()})
         old, self._events = self._events, []
         self._open_events(self._layout.switch_id, filters.build(("prev_pid", "next_pid"), own), self._events)
         self._open_events(self._layout.wakeup_id, filters.build(("pid",), own), self._events)
@@ -239,10 +249,16 @@ class LevelA:
             data = ring.read()
             if data:
                 self._lost += parse(data, self._layout, events)
+        for t, tid, cpu in self._returns.read():
+            # In the place of a switch from the idle task that the tracepoint missed; where it did not, a second return
+            # of a thread that is back already, which changes nothing.
+            events.append((t, _SWITCH, cpu, _IDLE, _IDLE, 0, b"swapper/%d" % cpu, tid, b""))
         if self._exact is not None:
             self._exact.drain()
         rows = Rows()
         self._feed(events, begun - MARGIN_NS, rows)
+        if self._tracker.broken:
+            self._returns.start()
         opened = self._tracker.opened()
         if self._exact is not None:
             waited = self._tracker.take_waited()
@@ -291,5 +307,6 @@ class LevelA:
         self._rings = {}
         if self._exact is not None:
             self._exact.close()
+        self._returns.close()
         self._hosts.close()
         self._waiter.close()

@@ -7,37 +7,17 @@ kernel without the distributions' stricter levels), and no seccomp filter that r
 from __future__ import annotations
 
 import os
-import struct
 import time
 from collections.abc import Callable, Sequence
 
 from . import perf
 from .intervals import Tracker
 from .names import Names
-from .rings import Waiter, pages_for_threads, with_descriptors
+from .own import Event, open_ring, parse
+from .rings import Waiter, pages_for_threads
 from .side import Side
 from .threads import WatchList
 from .types import PREEMPTED, UNKNOWN, Needs, Rows, SchedBatch, Watched
-
-_SAMPLE_TYPE = perf.SAMPLE_TID | perf.SAMPLE_TIME | perf.SAMPLE_CPU
-_FLAGS = perf.FLAG_SAMPLE_ID_ALL | perf.FLAG_CONTEXT_SWITCH | perf.FLAG_EXCLUDE_KERNEL
-_BODY = struct.Struct("<IIQI4x")
-
-Event = tuple[int, int, int, int, int]
-"""(time, 1 in or 0 out, tid, cpu, preempted)"""
-
-
-def parse(data: bytes, out: list[Event]) -> int:
-    """Append the switches in a ring's bytes; the number of lost records. Anything else is passed over."""
-    lost = 0
-    for type_, misc, body, end in perf.records(data):
-        if type_ == perf.RECORD_SWITCH and end - body >= _BODY.size:
-            _pid, tid, t, cpu = _BODY.unpack_from(data, body)
-            is_out = misc & perf.MISC_SWITCH_OUT
-            out.append((t, 0 if is_out else 1, tid, cpu, 1 if misc & perf.MISC_SWITCH_OUT_PREEMPT else 0))
-        else:
-            lost += perf.lost_in(type_, data, body, end)
-    return lost
 
 
 class LevelC:
@@ -81,25 +61,13 @@ class LevelC:
             ring.close()
         for tid in self._list.tids - self._rings.keys():
             try:
-                fd = with_descriptors(
-                    lambda tid=tid: perf.open_event(  # type: ignore[misc]
-                        perf.TYPE_SOFTWARE,
-                        perf.SW_DUMMY,
-                        pid=tid,
-                        cpu=-1,
-                        sample_type=_SAMPLE_TYPE,
-                        flags=_FLAGS,
-                        watermark=self._pages * perf.PAGE // 2,
-                    )
-                )
-                ring = perf.Ring(fd, self._pages)
+                ring = open_ring(tid, self._pages)
             except ProcessLookupError:
                 continue
             except OSError as e:
                 # One thread refused (another user's rank) must not cost the others; none at all is an error above.
                 self._refused = e
                 continue
-            perf.enable(fd)
             self._rings[tid] = ring
             self._waiter.add(ring)
         self._tracker.watch({t: t for t in self._rings})
