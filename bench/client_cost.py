@@ -16,11 +16,13 @@ from random import Random
 
 import numpy as np
 import psutil
+from sgtop_agent.serve import FLUSH_NS
 from sgtop_agent.wire import Frame, pack
 from sgtop_core.findings.engine import Engine
 from sgtop_core.jsonout import as_json
 from sgtop_core.model.model import Model
 from sgtop_core.model.windows import level
+from sgtop_core.session import TURN_NS
 from sgtop_core.simulate.loop import Idle, Load, SimRank, Step, hello
 from sgtop_probes import codec
 
@@ -46,13 +48,13 @@ class Stream:
     def __init__(self, rank: int, start: int) -> None:
         self.sim = SimRank(rank, busy, hello(rank, tp=8, now=start), start)
         self._pieces: list[list[Frame]] = []
-        for now in range(start + 50_000_000, start + LOOP_NS + 1, 50_000_000):
+        for now in range(start + FLUSH_NS, start + LOOP_NS + 1, FLUSH_NS):
             self.sim.run(now)
             self._pieces.append(self.sim.frames(now))
         self._steps = self.sim.ct
 
     def __iter__(self) -> Iterator[bytes]:
-        """Bytes of 50 ms, one after the other."""
+        """Bytes of one flush after the other."""
         turn = 0
         while True:
             for piece in self._pieces:
@@ -92,9 +94,9 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     print(f"{a.ranks} ranks × {steps:.0f} steps/s, window {a.window:g} s")
-    for i in range(a.seconds * 20):
-        now += 50_000_000
-        for r, feed in enumerate(feeds):
+    for i in range(a.seconds * S // TURN_NS):
+        now += TURN_NS
+        for r, feed in enumerate(feeds if now // FLUSH_NS > (now - TURN_NS) // FLUSH_NS else ()):
             data = next(feed)
             t = time.thread_time_ns()
             for f in readers[r].feed(data):
@@ -113,8 +115,8 @@ def main() -> None:
             t = time.thread_time_ns()
             as_json(shot)
             cost["json"] += time.thread_time_ns() - t
-        if (i + 1) % (20 * max(a.seconds // 6, 1)) == 0:
-            done = (i + 1) / 20
+        done = (i + 1) * TURN_NS / S
+        if done % max(a.seconds // 6, 1) == 0:
             parts = "  ".join(f"{k} {v / done / 1e7:.2f}%" for k, v in cost.items())
             total = sum(v for k, v in cost.items() if k != "json") / done / 1e7
             rss = me.memory_info().rss / 2**20

@@ -1,8 +1,9 @@
 """What an attached sgtop costs a server on the CPU: decode throughput, and the gap between steps, with and without.
 
 The scheduler has one CPU to itself, everything else (HTTP, detokenizer, load, sgtop) the others. Each measurement is
-the same work: the same prompts, the same number of tokens, at full batch; attached and not attached take turns. Times
-are the witness's, which is in the scheduler in both cases.
+the same work: the same prompts, the same number of tokens, at full batch; attached and not attached take turns, each
+first as often as the other. The speed of a shared host wanders by 20 % within a minute: so the measurements are short,
+and many. Times are the witness's, which is in the scheduler in both cases.
 
     flock /tmp/sgtop-bench.lock python bench/throughput_cpu.py
 """
@@ -10,11 +11,61 @@ are the witness's, which is in the scheduler in both cases.
 from __future__ import annotations
 
 import argparse
+import os
 import random
+import subprocess
+import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
-from common import Bench, Steps, alternate, attached, cpu_server, header, quantiles, ratio, result, say
+from common import PARTS, REPO, Bench, Steps, alternate, cpu_server, header, quantiles, ratio, result, say
+
+CLIENT = """
+import sys, time
+from sgtop_core.session import Session
+for line in sys.stdin:
+    if line == "on\\n":
+        session = Session(sys.argv[1])
+        session.start()
+        while any(rank.state != "live" for rank in session.snapshot().ranks): time.sleep(0.02)
+    else:
+        session.stop()
+    print(line, end="", flush=True)
+"""
+
+
+class Sgtop:
+    """sgtop's session in a process of its own, attached or not."""
+
+    def __init__(self, running: subprocess.Popen[str]) -> None:
+        self._running = running
+        self._now = "off"
+
+    def be(self, what: str) -> None:
+        """Attach (``on``) or detach (``off``), and wait until that is so."""
+        if what == self._now:
+            return
+        assert self._running.stdin is not None
+        assert self._running.stdout is not None
+        self._running.stdin.write(what + "\n")
+        self._running.stdin.flush()
+        if self._running.stdout.readline() != what + "\n":
+            raise RuntimeError(f"sgtop's process ended with {self._running.wait()}")
+        self._now = what
+
+
+@contextmanager
+def sgtop(port: int) -> Iterator[Sgtop]:
+    """One that is not attached yet."""
+    env = {**os.environ, "PYTHONPATH": ":".join(str(REPO / part) for part in PARTS)}
+    command = [sys.executable, "-c", CLIENT, f":{port}"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as running:
+        try:
+            yield Sgtop(running)
+        finally:
+            running.terminate()
 
 
 def work(bench: Bench, bs: int, tokens: int) -> Steps:
@@ -33,31 +84,29 @@ def work(bench: Bench, bs: int, tokens: int) -> Steps:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=20)
+    parser.add_argument("--pairs", type=int, default=150)
     parser.add_argument("--bs", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=800)
+    parser.add_argument("--tokens", type=int, default=300)
     parser.add_argument("--version", default="0.5.20")
     given = parser.parse_args()
     header()
-    with cpu_server(given.version, split=True) as bench:
-        work(bench, given.bs, given.tokens)  # the first one warms up
-        gaps: dict[str, list[float]] = {"off": [], "on": []}
-        p99: dict[str, list[float]] = {"off": [], "on": []}
+    gaps: dict[str, list[float]] = {"off": [], "on": []}
+    p99: dict[str, list[float]] = {"off": [], "on": []}
+    with cpu_server(given.version, split=True) as bench, sgtop(bench.server.port) as client:
 
         def measure(name: str) -> float:
+            client.be(name)
             steps = work(bench, given.bs, given.tokens)
             between = steps.gaps_ms()
             gaps[name] += list(between)
             p99[name].append(float(np.percentile(between, 99)))
-            rate = (steps.t0.size - 1) / (steps.t0[-1] - steps.t0[0]) * 1e9
-            say(f"  {name}", f"{rate:.1f} steps/s, gap p50 {np.median(between):.3f} p99 {p99[name][-1]:.3f} ms")
-            return float(rate)
+            return float((steps.t0.size - 1) / (steps.t0[-1] - steps.t0[0]) * 1e9)
 
-        def on() -> float:
-            with attached(bench.server.port):
-                return measure("on")
-
-        pairs = alternate(given.pairs, lambda: measure("off"), on)
+        for _ in range(3):  # the first ones warm up
+            work(bench, given.bs, given.tokens)
+        pairs = alternate(given.pairs, lambda: measure("off"), lambda: measure("on"))
+    for i in range(0, len(pairs), 10):
+        say(f"  pairs {i + 1} to {i + 10}", ", ".join(f"{off:.0f}/{on:.0f}" for off, on in pairs[i : i + 10]))
     middle, low, high = ratio(pairs)
     say("throughput on ÷ off", f"{middle:.4f}, 95 % interval {low:.4f} to {high:.4f} ({len(pairs)} pairs)")
     for name, values in gaps.items():

@@ -19,7 +19,7 @@ from .patches import Fail, Patches
 from .rows import Rows
 from .timeline import Timeline, mono
 
-QUEUE_PERIOD_NS = 50_000_000
+QUEUE_PERIOD_NS = 100_000_000
 MOST_ROWS = 64
 """Rows that one slice of the agent's thread turns into a frame: some 50 µs, as MOST_PAIRS pairs."""
 MOST_PAIRS = 384
@@ -259,8 +259,8 @@ class Hooks:
             time.sleep(0.0005)
         self._decoder.call_ns = sorted(rounds)[len(rounds) // 2]
 
-    def drain(self, now: int) -> Iterator[dict[str, Any]]:
-        """Frames of what was written, a slice of work each; the caller yields the GIL between them."""
+    def drain(self, now: int) -> Iterator[bytes]:
+        """Packed frames of what was written, a piece of work each; the caller yields the GIL between them."""
         decoder = self._decoder
         made: dict[str, list[tuple[int, ...]]] = {"step": [], "forward": [], "result": []}
         for _ in range(1 + len(self.timeline.marks) // (2 * MOST_PAIRS)):
@@ -270,15 +270,15 @@ class Hooks:
             made["result"] += decoder.results
             stage, t0, t1 = self.timeline.segments(decoder.times, decoder.stages, now)
             if len(t0):
-                yield _frame("stage", (stage, t0, t1))
+                yield wire.pack_events("stage", (stage, t0, t1))
         room = HOOK_SAMPLES - len(self.hook_ns)
         self.hook_ns.extend([row[-1] for row in made["step"] if row[-1] >= 0][: max(0, room)])
         for name, rows in made.items():
             for i in range(0, len(rows), MOST_ROWS):
-                yield _frame(name, [array("q", column) for column in zip(*rows[i : i + MOST_ROWS], strict=True)])
+                yield wire.pack_events(name, list(zip(*rows[i : i + MOST_ROWS], strict=True)))
         for name, ring in self._rings():
             while len(ring):
-                yield _frame(name, ring.take(MOST_ROWS))
+                yield wire.pack_events(name, ring.take(MOST_ROWS))
 
     def _rings(self) -> tuple[tuple[str, Rows], ...]:
         return (("forward", self.forward_rows), ("gc", self.gc_rows), ("queue", self.queue_rows))
@@ -307,12 +307,3 @@ class Hooks:
         if self.gpu is not None and not self.gpu.on:
             out["gpu-events"] = self.gpu.why_off
         return out
-
-
-_COLUMNS = {table: tuple(columns) for table, columns in wire.TABLES.items()}
-
-
-def _frame(table: str, columns: Any) -> dict[str, Any]:
-    names = _COLUMNS[table]
-    data = {name: wire.column(values) for name, values in zip(names, columns, strict=True)}
-    return {"k": "ev", "e": table, "n": len(columns[0]), "c": data}

@@ -1,7 +1,7 @@
 """A live session: finds the server, attaches to every rank, keeps the model, makes four snapshots a second.
 
 One thread owns the model and all connections; attaching, watching processes and HTTP have threads of their own, which
-only leave results behind. The loop wakes 20 times a second: as often as agents send, and no more.
+only leave results behind. The loop wakes twice a tick, once of these as the tick becomes complete.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from sgtop_core.live.kernel_feed import KernelFeed
 from sgtop_core.live.link import Failure, Link
 from sgtop_core.live.watch import Outcome, Watch
 from sgtop_core.model.arrays import I64
-from sgtop_core.model.model import Model, unknown_rank
+from sgtop_core.model.model import LAG_NS, Model, unknown_rank
 from sgtop_core.model.snapshot import Attach, Snapshot
-from sgtop_core.model.windows import WINDOWS, level
+from sgtop_core.model.windows import TICK_NS, WINDOWS, level
 from sgtop_core.recording.envelope import to_frame
 from sgtop_core.recording.kernels import kernels_frame
 from sgtop_core.recording.state import SOURCE, StateFrames
 from sgtop_core.switches.control import OPS as SWITCH_OPS
 from sgtop_core.switches.control import Switches
 
-POLL_S = 0.05
+TURN_NS = TICK_NS // 2
 COMMAND_TIMEOUT_S = 5.0
 DETACH_S = 0.6
 """Longest wait for the agents to say that they have undone everything."""
@@ -228,7 +228,7 @@ class Session:
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
-                self._wake.wait(POLL_S)
+                self._wake.wait((TURN_NS - (self._clock() - LAG_NS) % TURN_NS) / 1e9)
                 self._wake.clear()
                 try:
                     self._turn()

@@ -25,7 +25,7 @@ def collect(hooks: Hooks, into: Tables | None = None) -> Tables:
     into = defaultdict(lambda: defaultdict(lambda: array("q"))) if into is None else into  # type: ignore[assignment]
     assert into is not None
     for frame in hooks.drain(time.monotonic_ns()):
-        body = wire.unpack(wire.pack(frame)[4:])
+        body = wire.unpack(frame[4:])
         table, _n, columns = wire.check_events(body)
         assert set(columns) == set(wire.TABLES[table])
         for name, raw in columns.items():

@@ -163,13 +163,13 @@ TERMS: tuple[Term, ...] = (
     Term(
         "waiting",
         "Requests in the waiting queue, all DP ranks; running: requests in the running batch.",
-        "Read from the scheduler at most 20 times a second; agentless from /metrics.",
+        "Read from the scheduler at most 10 times a second; agentless from /metrics.",
         "the server says nothing about it (agentless without --enable-metrics)",
     ),
     Term(
         "oldest",
         "Age of the request that has waited longest.",
-        "From the queue's own time stamps, 20 times a second at most.",
+        "From the queue's own time stamps, 10 times a second at most.",
         "nothing waits, or the agent is not in the scheduler",
     ),
     Term(

@@ -38,7 +38,7 @@ def start(agent: Agent) -> KernelControl:
 
     agent.ops.register("kernels", kernels)
     agent.ops.register("kernel_names", kernel_names)
-    agent.every(TICK_NS, control.tick)
+    agent.every(TICK_NS, control.tick, lambda: control.active)
     agent.on_client_gone(lambda client: control.gone(id(client)))
     agent.on_undo(control.close)
     return control

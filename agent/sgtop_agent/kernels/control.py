@@ -217,9 +217,14 @@ class KernelControl:
 
     # --- the agent's thread --------------------------------------------------------------------------------------
 
+    @property
+    def active(self) -> bool:
+        """Whether there is anything to do."""
+        return self._phase != "idle" or self._mode != "off"
+
     def tick(self, now: int) -> None:
-        """Move on. ``now``: CLOCK_MONOTONIC ns. Cheap while nobody wants kernels."""
-        if self._phase == "idle" and self._mode == "off":
+        """Move on. ``now``: CLOCK_MONOTONIC ns."""
+        if not self.active:
             return
         phase = self._phase
         try:

@@ -59,7 +59,7 @@ class SwitchControl:
         agent = self._agent
         for name in OPS:
             agent.ops.register(f"switch.{name}", getattr(self, f"_op_{name}"))
-        agent.every(TICK_NS, self.tick)
+        agent.every(TICK_NS, self.tick, lambda: self._rank is not None)
         agent.on_client_gone(self.gone)
         agent.add_busy(self.busy)
         agent.on_fork(self._in_child)

@@ -20,14 +20,14 @@ from sgtop_core.model.strip import cell_s
 from sgtop_core.model.switches import SwitchModel
 from sgtop_core.model.windows import TICK_NS, WINDOWS
 
-LAG_NS = 150_000_000
-"""Snapshots end this long ago or longer: the agent flushes every 50 ms, and the session reads as often."""
+LAG_NS = 300_000_000
+"""Snapshots end this long ago or longer: the agent flushes every 200 ms, and the session reads every 50 ms."""
 
 HUNG_NS = 10_000_000_000
 """A rank with requests that has made no step for this long is hung."""
 
 SILENT_NS = 2_000_000_000
-"""An agent that has sent nothing for this long (it sends 4 times a second) is not running."""
+"""An agent that has sent nothing for this long (it sends five times a second) is not running."""
 
 
 @dataclass(slots=True)

@@ -126,7 +126,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Queue figures, at most 20 times a second; None not known."""
+    """Queue figures, at most 10 times a second; None not known."""
 
     running: int | None
     waiting: int | None
