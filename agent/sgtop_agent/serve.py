@@ -29,7 +29,7 @@ FIRST_NS = 1_000_000_000
 """For so long after the hooks went on flushes come quicker: somebody waits for the first figures."""
 STAT_NS = 400_000_000
 REFRESH_NS = 1_000_000_000
-SLICE_NS = 60_000
+SLICE_NS = 90_000
 """A slice ends with the piece of work (some 50 µs at most) that is in hand after so long."""
 SLICE_PAUSE_S = 0.0003
 HELLO_NS = 2_000_000_000
