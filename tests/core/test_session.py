@@ -490,7 +490,7 @@ def test_ranks_of_other_hosts_are_named(sessions) -> None:
 def test_a_rank_without_steps_is_asked_where_it_is(sessions, monkeypatch: pytest.MonkeyPatch) -> None:
     from sgtop_core.model import model
 
-    monkeypatch.setattr(model, "HUNG_NS", 300_000_000)
+    monkeypatch.setattr(model, "HUNG_NS", 1_000_000_000)
     m = FakeMachine(tp=1)
     s = sessions(m)
     until(s, live)
