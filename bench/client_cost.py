@@ -23,7 +23,7 @@ from sgtop_core.jsonout import as_json
 from sgtop_core.model.model import Model
 from sgtop_core.model.windows import level
 from sgtop_core.session import TURN_NS
-from sgtop_core.simulate.loop import Idle, Load, SimRank, Step, hello
+from sgtop_core.simulate.loop import Behaviour, Idle, Load, SimRank, Step, hello
 from sgtop_probes import codec
 
 S = 1_000_000_000
@@ -33,20 +33,24 @@ LOOP_NS = 2 * S
 _TIMES = {"t", "t0", "t1", "gpu0", "gpu1", "gpu2"}
 
 
-def busy(rank: int, turn: int, t: float, rng: Random) -> Step | Idle:
-    """About 1,000 steps/s: decode steps of 0.95 ms, every 50th turn a prefill, now and then a collection."""
-    load = Load(64, 3, 0.2, 150_000, 90_000)
-    if turn % 50 == 0:
-        return Step("EXTEND", 2, 700, 1800, graph=0, cached=300, load=load)
-    return Step("DECODE", 64, 64, 880, launch_us=200, finished=int(turn % 9 == 0), load=load,
-                gc=(0, 0.2) if turn % 100 == 0 else None)  # fmt: skip
+def busy(per_s: float) -> Behaviour:
+    """Decode steps at this rate, every 50th turn a prefill, now and then a collection."""
+
+    def script(rank: int, turn: int, t: float, rng: Random) -> Step | Idle:
+        load = Load(64, 3, 0.2, 150_000, 90_000)
+        if turn % 50 == 0:
+            return Step("EXTEND", 2, 700, 1.8e6 / per_s, graph=0, cached=300, load=load)
+        return Step("DECODE", 64, 64, 0.92e6 / per_s - 40, launch_us=200, finished=int(turn % 9 == 0), load=load,
+                    gc=(0, 0.2) if turn % 100 == 0 else None)  # fmt: skip
+
+    return script
 
 
 class Stream:
     """Frames of one rank for ever."""
 
-    def __init__(self, rank: int, start: int) -> None:
-        self.sim = SimRank(rank, busy, hello(rank, tp=8, now=start), start)
+    def __init__(self, rank: int, start: int, script: Behaviour) -> None:
+        self.sim = SimRank(rank, script, hello(rank, tp=8, now=start), start)
         self._pieces: list[list[Frame]] = []
         for now in range(start + FLUSH_NS, start + LOOP_NS + 1, FLUSH_NS):
             self.sim.run(now)
@@ -77,10 +81,11 @@ def main() -> None:
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--seconds", type=int, default=60, help="simulated seconds")
     ap.add_argument("--ranks", type=int, default=8)
+    ap.add_argument("--rate", type=float, default=1000, help="steps/s of each rank")
     ap.add_argument("--window", type=float, default=5.0)
     a = ap.parse_args()
     now = 1_000 * S
-    streams = [Stream(r, now) for r in range(a.ranks)]
+    streams = [Stream(r, now, busy(a.rate)) for r in range(a.ranks)]
     steps = sum(s.sim.ct for s in streams) / len(streams) / (LOOP_NS / S)
     model, engine = Model(), Engine()
     readers = []
