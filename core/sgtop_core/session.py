@@ -6,12 +6,11 @@ only leave results behind. The loop wakes twice a tick, once of these as the tic
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sgtop_agent import wire
@@ -24,11 +23,12 @@ from sgtop_core.contention.facts import RankIds
 from sgtop_core.contention.feed import ContentionFeed
 from sgtop_core.contention.host_watch import HostWatch
 from sgtop_core.findings.engine import Engine
-from sgtop_core.live.about import as_a_whole, from_hello, from_info, from_processes, innermost, number
+from sgtop_core.live.about import as_a_whole, from_hello, from_info, from_processes, number
 from sgtop_core.live.backend import Backend, Http, Machine
-from sgtop_core.live.kernel_feed import OPS as KERNEL_OPS
+from sgtop_core.live.hung import HungRanks
 from sgtop_core.live.kernel_feed import KernelFeed
 from sgtop_core.live.link import Failure, Link
+from sgtop_core.live.orders import DETACH_S, Orders
 from sgtop_core.live.watch import Outcome, Watch
 from sgtop_core.model.arrays import I64
 from sgtop_core.model.model import LAG_NS, Model, unknown_rank
@@ -41,12 +41,7 @@ from sgtop_core.switches.control import OPS as SWITCH_OPS
 from sgtop_core.switches.control import Switches
 
 TURN_NS = TICK_NS // 2
-COMMAND_TIMEOUT_S = 5.0
-DETACH_S = 0.6
-"""Longest wait for the agents to say that they have undone everything."""
 LOG_LINES = 200
-_READ_ONLY_OPS = frozenset({"where", "detach", "nvtx", "kernels", "kernel_names", "switch.list", "switch.plan"})
-"""Commands that look, or change only sgtop's own hooks; ``--readonly`` refuses all others."""
 
 HOST = "host"
 """Source of the frames of what sgtop reads of this host."""
@@ -66,21 +61,6 @@ class SessionOptions:
     ways: tuple[str, ...] = WAYS
     kernels: str = "off"
     """Kernel tracing from the start: off, windows, on."""
-
-
-@dataclass(slots=True)
-class _Order:
-    """A command on its way to an agent and back."""
-
-    label: str
-    op: str
-    args: Mapping[str, Any]
-    done: threading.Event = field(default_factory=threading.Event)
-    reply: Mapping[str, Any] = field(default_factory=lambda: {"ok": False, "error": "not answered"})
-    fds: Sequence[int] = ()
-    """Descriptors to send along; they stay the caller's."""
-    came: list[int] = field(default_factory=list)
-    """Descriptors that came with the reply; the caller closes them."""
 
 
 class Session:
@@ -113,9 +93,8 @@ class Session:
         self._kernels = KernelFeed(self._model, self.options.kernels)
         self._kernels.on_block = self._raw_kernels
         self.switches = Switches(self)
-        self._orders: deque[_Order] = deque()
-        self._sent: dict[tuple[str, int], _Order] = {}
-        self._ids = itertools.count(1)
+        self._orders = Orders(self._links, self._kernels, self.options.readonly, self._kick)
+        self._hung = HungRanks(self._model, self._orders, self._backend.stopped)
         self._log: deque[str] = deque(maxlen=LOG_LINES)
         self._state = StateFrames()
         self._wake = threading.Event()
@@ -123,7 +102,6 @@ class Session:
         self._thread: threading.Thread | None = None
         self._cpu: deque[tuple[int, int]] = deque(maxlen=6)
         self._next_cpu = 0
-        self._next_where = 0
         self._ended = ""
         self._snapshot: Snapshot | None = None
 
@@ -168,36 +146,13 @@ class Session:
         """
         if op in SWITCH_OPS:
             return self.switches.command(op, args)
-        if self.readonly and op not in _READ_ONLY_OPS:
-            return {"ok": False, "error": f"refused: sgtop runs with --readonly, and {op} changes the server"}
-        labels = [rank] if rank is not None else [label for label, k in self._links.items() if k.connection]
-        if not labels:
-            return {"ok": False, "error": "no rank has an agent"}
-        orders = [_Order(label, op, args) for label in labels]
-        self._orders.extend(orders)
-        self._kick()
-        end = time.monotonic() + COMMAND_TIMEOUT_S
-        for o in orders:
-            if not o.done.wait(max(end - time.monotonic(), 0.0)):
-                o.reply = {"ok": False, "error": f"{o.label} did not answer within {COMMAND_TIMEOUT_S:.0f} s"}
-        if rank is not None:
-            return orders[0].reply
-        bad = [f"{o.label}: {o.reply.get('error')}" for o in orders if not o.reply.get("ok")]
-        result = {o.label: o.reply.get("result") for o in orders}
-        return {"ok": not bad, "result": result, **({"error": "; ".join(bad)} if bad else {})}
+        return self._orders.command(rank, op, args)
 
     def ask(
         self, rank: str, op: str, args: Mapping[str, Any], fds: Sequence[int] = ()
     ) -> tuple[Mapping[str, Any], list[int]]:
         """One command to the agent of ``rank``, with descriptors both ways; those that come are the caller's."""
-        if self.readonly and op not in _READ_ONLY_OPS:
-            return {"ok": False, "error": f"refused: sgtop runs with --readonly, and {op} changes the server"}, []
-        order = _Order(rank, op, args, fds=fds)
-        self._orders.append(order)
-        self._kick()
-        if not order.done.wait(COMMAND_TIMEOUT_S):
-            return {"ok": False, "error": f"{rank} did not answer within {COMMAND_TIMEOUT_S:.0f} s"}, []
-        return order.reply, order.came
+        return self._orders.ask(rank, op, args, fds)
 
     def hellos(self) -> dict[str, wire.Frame | None]:
         """Label → hello of its agent, None where there is no agent; ranks elsewhere among them."""
@@ -235,7 +190,9 @@ class Session:
                 except Exception as e:  # what is shown must go on, and say what went wrong
                     self._note(f"a mistake in sgtop itself: {type(e).__name__}: {e}")
         finally:
-            self._detach()
+            self._orders.detach()
+            self._kernels.close()
+            self._orders.release()
 
     def _turn(self) -> None:
         now = self._clock()
@@ -245,13 +202,13 @@ class Session:
             self._drive(label, link, now)
         self._look_at_host()
         for label, op, args in self._kernels.turn(now, WINDOWS[self._level].seconds):
-            self._orders.append(_Order(label, op, args))
+            self._orders.queue(label, op, args)
         while self._kernels.said:
             self._note(self._kernels.said.pop(0))
-        self._send_orders()
+        self._orders.send()
         self._measure_self(now)
         if self._model.advance(now):
-            self._ask_where(now)
+            self._hung.look(now)
             unix = self._wall()
             alerts = self._engine.look(self._model, now, unix)
             if alerts is not None:
@@ -402,7 +359,7 @@ class Session:
             link.lost(now / 1e9)
             self._kernels.lost(label)
             self._note(f"{label}: {text}")
-            self._fail_orders(label, text)
+            self._orders.lost(label, text)
 
     def _tap(self, label: str, frame: wire.Frame, now: int) -> None:
         for tap in self.taps:
@@ -419,72 +376,9 @@ class Session:
                 for hook, why in off.items() if isinstance(off, Mapping) else ():
                     self._note(f"{label}: hook {hook} switched itself off: {why}")
         elif kind == "reply":
-            number = frame.get("id")
-            order = self._sent.pop((label, number), None) if isinstance(number, int) else None
-            if order is not None:
-                order.reply = {k: v for k, v in frame.items() if k in ("ok", "result", "error")}
-                if order.op == "switch.open" and order.reply.get("ok"):
-                    fds = getattr(self._links[label].connection, "fds", None)
-                    if fds:
-                        order.came.append(fds.popleft())
-                if order.op in KERNEL_OPS:
-                    connection = self._links[label].connection
-                    fds = getattr(connection, "fds", None)
-                    self._kernels.reply(label, order.op, order.reply, fds if fds is not None else deque())
-                order.done.set()
+            self._orders.answered(label, frame)
         elif kind == "note":
             self._note(f"{label}: {frame.get('text', '')}")
-
-    def _send_orders(self) -> None:
-        while self._orders:
-            order = self._orders.popleft()
-            link = self._links.get(order.label)
-            if link is None or link.connection is None:
-                order.reply = {"ok": False, "error": f"{order.label} has no agent"}
-                order.done.set()
-                continue
-            number = next(self._ids)
-            self._sent[order.label, number] = order
-            if order.op == "kernels":
-                self._kernels.asked_by_user(order.label, order.args)
-            frame = {"k": "cmd", "id": number, "op": order.op, "args": dict(order.args)}
-            try:
-                if order.fds:
-                    link.connection.send(frame, order.fds)
-                else:
-                    link.connection.send(frame)
-            except (ConnectionLost, wire.WireError) as e:
-                del self._sent[order.label, number]
-                order.reply = {"ok": False, "error": str(e)}
-                order.done.set()
-
-    def _fail_orders(self, label: str, text: str) -> None:
-        for key in [k for k in self._sent if k[0] == label]:
-            order = self._sent.pop(key)
-            order.reply = {"ok": False, "error": text}
-            order.done.set()
-
-    def _ask_where(self, now: int) -> None:
-        """Ask a rank that makes no steps what its main thread is doing."""
-        hung = self._model.hung(now)
-        for label, state in hung:
-            slot = self._model.slots[label]
-            slot.stopped = state == "silent" and slot.pid is not None and self._backend.stopped(slot.pid)
-        if not hung or now < self._next_where:
-            return
-        self._next_where = now + 5_000_000_000
-        for label, state in hung:
-            if state == "silent":
-                continue  # its agent cannot answer
-            order = _Order(label, "where", {})
-            self._orders.append(order)
-            threading.Thread(target=self._place, args=(label, order), name="sgtop-where", daemon=True).start()
-
-    def _place(self, label: str, order: _Order) -> None:
-        if order.done.wait(COMMAND_TIMEOUT_S) and order.reply.get("ok"):
-            slot = self._model.slots.get(label)
-            if slot is not None:
-                slot.where = innermost(order.reply.get("result"))
 
     def _attach(self) -> Attach:
         if self._ended:
@@ -501,28 +395,3 @@ class Session:
             (t0, c0), (t1, c1) = self._cpu[0], self._cpu[-1]
             if t1 > t0:
                 self._model.client_cpu = (c1 - c0) / (t1 - t0)
-
-    def _detach(self) -> None:
-        """Ask every agent to undo everything, and wait a moment for it to say so."""
-        open_links = [k for k in self._links.values() if k.connection is not None]
-        for link in open_links:
-            assert link.connection is not None
-            try:
-                link.connection.send({"k": "cmd", "id": next(self._ids), "op": "detach", "args": {}})
-            except (ConnectionLost, wire.WireError):
-                link.close()
-        end = time.monotonic() + DETACH_S
-        while open_links and time.monotonic() < end:
-            for link in list(open_links):
-                try:
-                    if link.connection is None or any(f["k"] == "bye" for f in link.connection.receive()):
-                        open_links.remove(link)
-                except (ConnectionLost, wire.WireError):
-                    open_links.remove(link)
-            if open_links:
-                time.sleep(0.005)
-        for link in self._links.values():
-            link.close()
-        self._kernels.close()
-        for order in [*self._orders, *self._sent.values()]:
-            order.done.set()
