@@ -1,4 +1,4 @@
-"""Exit codes of every ``sgtop`` command: one home, from which ``--help`` and docs/commands.md are made."""
+"""Exit codes of every ``sgtop`` command: one home, from which ``--help`` and docs/exit-codes.md are made."""
 
 from __future__ import annotations
 
