@@ -84,7 +84,7 @@ class Agent:
         self.control = SwitchControl(self)  # type: ignore[arg-type]
         self.control.register()
 
-    def every(self, period_ns: int, fn: Callable[[int], None]) -> None:
+    def every(self, period_ns: int, fn: Callable[[int], None], wanted: Callable[[], bool] = bool) -> None:
         self._tick = fn
 
     def on_client_gone(self, fn: Callable[[Any], None]) -> None:
