@@ -105,6 +105,7 @@ def rank(r: Rank) -> Json:
         "gaps": {"step": gaps(r.gaps), "kernel": gaps(r.kernel_gaps)},
         "gc": _gc(r.gc),
         "cpu": _cpu(r.cpu),
+        "holds_up_ms": _ms(r.holds_up_ms),
         "tracing": None if r.tracing is None else _tracing(r.tracing),
         "kernels": None if r.kernels is None else {m: [_kernel(k) for k in ks] for m, ks in r.kernels.items()},
     }

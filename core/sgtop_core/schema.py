@@ -225,6 +225,9 @@ def _defs() -> S:
         ),
         gc=_known_or_null(_ref("gc")),
         cpu=_known_or_null(_ref("cpu")),
+        holds_up_ms=_map(
+            _NUM, "What this rank did while others of its group waited for it between forwards: cause → ms."
+        ),
         tracing=_known_or_null(_ref("tracing")),
         kernels={
             **_map(_list(_ref("kernel")), "Mode → kernels; null while kernel tracing is off."),

@@ -28,8 +28,9 @@ BLOCKED = "blocked"
 WAITING = "waiting for "
 """Followed by the label of the rank that is waited for."""
 
-PRIORITY: tuple[str, ...] = ("stage", "sampling", "waiting", "blocked", "gc", "throttled", "preempted", "idle")
-"""Sources, weakest first. ``idle`` (no work, paused) is the strongest: who has nothing to do is not delayed."""
+PRIORITY: tuple[str, ...] = ("stage", "sampling", "blocked", "waiting", "gc", "throttled", "preempted", "idle")
+"""Sources, weakest first. ``idle`` (no work, paused) is the strongest: who has nothing to do is not delayed. A rank
+that waits for another sleeps, so ``waiting`` says more than ``blocked``."""
 
 PATIENCE_NS = 1_000_000_000
 _KEEP_NS = 20_000_000_000

@@ -32,6 +32,7 @@ from sgtop_core.model.steps import (
 from sgtop_core.model.strip import RankStrip, Strip
 from sgtop_core.model.tables import Blocks, Rows
 from sgtop_core.model.time_bank import RankTimes, TimeBank
+from sgtop_core.model.waits import Waits
 
 GRAPHED = {"DECODE": "decode", "TARGET_VERIFY": "verify"}
 """Modes whose forwards replay a CUDA graph on a healthy server → key of ``hello.graph``."""
@@ -55,6 +56,8 @@ class Fleet:
         self._names = Names()
         self._sources = AllSources(self._names)
         self._gaps = Gaps(self._sources)
+        self._waits = Waits(self._sources)
+        self._held_ns: TimeBank[int] = TimeBank()
         self._strip = Strip()
         self._chain = Chain()
         self._by_result = ResultLengths()
@@ -83,8 +86,8 @@ class Fleet:
 
     # --- who is there ---------------------------------------------------------------------------------
 
-    def hello(self, hello: Mapping[str, Any], now: int) -> RankState:
-        """A rank that begins anew.
+    def hello(self, hello: Mapping[str, Any], now: int, label: str = "") -> RankState:
+        """A rank that begins anew; the others of its group wait for it under the name ``label``.
 
         Raises:
             OverflowError: there are MAX_RANKS already.
@@ -104,6 +107,7 @@ class Fleet:
             sums=RankTimes(self._sums, i),
             stage_ns=RankTimes(self._stage_ns, i),
             cause_ns=RankTimes(self._cause_ns, i),
+            held_ns=RankTimes(self._held_ns, i),
             sources=Sources(self._names, self._sources, i),
             strip=RankStrip(self._strip, i),
         )
@@ -124,6 +128,7 @@ class Fleet:
         self._no_forwards[i] = "forward" not in about.caps
         self.ranks[i] = state
         self._by_entry[i] = EntryLengths(i)
+        self._waits.hello(i, label, about.raw, about.stages)
         return state
 
     def _clear(self, i: int) -> None:
@@ -131,10 +136,11 @@ class Fleet:
         self._inbox.clear(i)
         for bank in (self._durations, self._counts):
             bank.clear(i)
-        for times in (self._sums, self._stage_ns, self._cause_ns):
+        for times in (self._sums, self._stage_ns, self._cause_ns, self._held_ns):
             times.clear(i)
         for part in (self._sources, self._gaps, self._strip, self._by_result, self._recent, self._gpu_of_step):
             part.clear(i)
+        self._waits.clear(i)
         self._chain.cut(i)
         self._forward_ct[i] = -1
         self._lost[i] = self._lossy[i] = 0
@@ -148,6 +154,7 @@ class Fleet:
                 del self.ranks[i]
                 self._by_entry.pop(i, None)
                 self._inbox.clear(i)
+                self._waits.clear(i)
 
     def frame(self, state: RankState, frame: Frame) -> None:
         """Take a frame of a rank's agent; cheap, the work is done in ``advance``.
@@ -178,7 +185,7 @@ class Fleet:
         self.end = end
         for state in self.ranks.values():
             state.end = max(end, state.start)
-        for times in (self._sums, self._stage_ns, self._cause_ns):
+        for times in (self._sums, self._stage_ns, self._cause_ns, self._held_ns):
             times.advance(end)
         self._strip.advance(end)
         take = self._take
@@ -196,6 +203,11 @@ class Fleet:
         self._forward(take("forward"))
         if (queue := take("queue")) is not None:
             self._queue(queue)
+        self._waits.advance(end)
+        if (held := self._waits.held(end)) is not None:
+            pairs = zip(held.rank.tolist(), held.cause.tolist(), strict=True)
+            rows = np.array([self._held_ns.row(r, c) for r, c in pairs], np.int64)
+            self._held_ns.add_ticks(rows, held.tick, held.ns)
         if (got := self._gaps.split(end)) is not None:
             self._cause_ns.add_ticks(self._causes(got.rank, got.mode, got.cause), got.tick, got.ns)
         self._durations.commit(end)
@@ -241,6 +253,7 @@ class Fleet:
         if not len(stage):
             return
         self._stage_ns.add(self._stage_row[rank, stage], t0, t1)
+        self._waits.stage(rank, stage, t0, t1)
         cause = self._stage_cause[rank, stage]
         idle = self._stage_idle[rank, stage]
         if idle.any():
@@ -277,6 +290,7 @@ class Fleet:
         known = tokens >= 0
         counted = np.where(known, tokens, 0)
         self._recent.put(rank, b["ct"], mode, counted, b["t0"])
+        self._waits.step(rank, b["ct"], b["t0"], b["t1"])
         self._blocks.add(
             _STEP_SUMS,
             rank,
@@ -311,6 +325,7 @@ class Fleet:
         key = mode + MODES * draft
         t0, t1, g0, g1, g2 = (b[c] for c in ("t0", "t1", "gpu0", "gpu1", "gpu2"))
         self._hist("host", rank, key, t1 - t0)
+        self._waits.forward(rank, b["ct"], t0)
         self._blocks.add(_FORWARD_SUMS, rank, key, np.maximum(b["tokens"], 0), graph == 1, graph == 0)
         gpu = (g0 >= 0) & (g1 >= g0)
         if gpu.any():

@@ -91,7 +91,7 @@ class Model:
         s.state = None
         self._counted.clear()
         self._fleet.keep(self._states())
-        s.state, s.status, s.message, s.heard, s.where = self._fleet.hello(hello, now), "live", "", now, ""
+        s.state, s.status, s.message, s.heard, s.where = self._fleet.hello(hello, now, label), "live", "", now, ""
         return s.state
 
     def _states(self) -> list[RankState]:

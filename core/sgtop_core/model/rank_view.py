@@ -59,6 +59,7 @@ class RankView:
             graph_max_bs=_positive(s.graph.get("decode_max_bs")),
             finished_per_s=self._rate("finished", 0, "finished_known"),
             cpu=s.scheduling.view(self.level, s.end) if s.scheduling is not None else None,
+            holds_up_ms=self.holds_up(),
         )
 
     def _ms(self, what: str, key: int) -> Quantiles | None:
@@ -175,6 +176,11 @@ class RankView:
             histograms=histograms,
             causes_by_mode_ms=by_mode_causes,
         )
+
+    def holds_up(self) -> dict[str, float]:
+        """What the rank did while others waited for it, most first."""
+        held = sorted(self.s.held_ns.read(self.level).items(), key=lambda kv: -kv[1])
+        return {self.s.names.names[code]: ns / 1e6 for code, ns in held}
 
     def gc(self) -> GC | None:
         """Collections on the main thread; None where the agent does not report them."""

@@ -277,6 +277,8 @@ class Rank:
     tracing: KernelView | None = None
     """Kernel tracing: its state, and all its figures; None where nobody asked for it."""
     cpu: Cpu | None = None
+    holds_up_ms: Mapping[str, float] = field(default_factory=dict)
+    """What this rank did while others of its group waited for it between forwards: cause → ms in the window."""
 
 
 @dataclass(frozen=True, slots=True)

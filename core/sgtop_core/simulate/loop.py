@@ -96,8 +96,20 @@ _USUAL = {
 class SimRank:
     """One scheduler process. ``run(until)`` simulates; ``frames(now)`` gives what an agent would have sent by then."""
 
-    def __init__(self, rank: int, behaviour: Behaviour, hello: Frame, start: int, seed: int = 0) -> None:
+    def __init__(
+        self,
+        rank: int,
+        behaviour: Behaviour,
+        hello: Frame,
+        start: int,
+        seed: int = 0,
+        leader: SimRank | None = None,
+    ) -> None:
+        """``leader``: the rank whose broadcast this one gets its requests from. It must be simulated first, as far."""
         self.hello = hello
+        self._leader = leader
+        self._received: dict[int, int] = {}
+        """Number of a step → when ``recv_requests`` of its turn began."""
         self._rank = rank
         self._behave = behaviour
         self._gpu = hello["device"] != "cpu"
@@ -143,6 +155,8 @@ class SimRank:
         stage = {**_USUAL, **s.stages_us}
         for name in ("recv_requests", "process_input_requests", "process_queue", "get_next_batch_to_run"):
             ns = self._jitter(stage.get(name, 0.0))
+            if name == "recv_requests":
+                ns = max(ns, self._broadcast(self.ct + 1) + ns // 2 - self._t)
             if name == "get_next_batch_to_run" and s.gc is not None:
                 gen, ms = s.gc
                 a = self._t + ns // 2
@@ -183,6 +197,12 @@ class SimRank:
             self._stage("other", self._jitter(stage["other"] * 4))
         else:
             self._stage("other", self._jitter(stage["other"]))
+
+    def _broadcast(self, ct: int) -> int:
+        """When the first rank begins to receive the requests of a step; it has no later step where it has not."""
+        self._received[ct] = self._t
+        self._received.pop(ct - 4096, None)
+        return self._t if self._leader is None else self._leader._received.get(ct, self._leader._t)
 
     def _result(self, stage: Mapping[str, float] = _USUAL) -> None:
         if self._pending is None:
