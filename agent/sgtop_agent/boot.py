@@ -236,16 +236,14 @@ def on_end(agent: Agent) -> None:
 
 
 def _clean(opts: Mapping[str, Any]) -> None:
-    """Take out of the process what this start brought in, unless an agent of the same sources still runs."""
+    """Take out of the process what this start brought in. A running agent that it only joined has its own modules."""
     try:
         _unmap(opts.get("page"))
         threads = threading._active  # type: ignore[attr-defined]
         mine = threads.get(threading.get_ident())
         if type(mine).__name__ == "_DummyThread":
             del threads[threading.get_ident()]
-        running = sys.modules.get(RUNNING)
-        if getattr(running, "hash", None) != opts.get("hash", ""):
-            dissolve(_forget_modules())  # last: nothing of this package can be called after it
+        dissolve(_forget_modules())  # last: nothing of this package can be called after it
     except Exception:  # nobody is left to tell, and nothing may reach the server
         pass
 
@@ -253,14 +251,8 @@ def _clean(opts: Mapping[str, Any]) -> None:
 def _forget_modules() -> list[Any]:
     """Remove the alias package and its importer; what was removed. A package that was installed stays."""
     package = sys.modules.get(__package__ or "")
-    loader = getattr(getattr(package, "__spec__", None), "loader", None)
-    if loader is None or not hasattr(loader, "sgtop_alias"):
-        return []
-    if loader in sys.meta_path:
-        sys.meta_path.remove(loader)
-    alias = loader.sgtop_alias
-    names = [n for n in sys.modules if n == alias or n.startswith(alias + ".")]
-    return [sys.modules.pop(name) for name in names]
+    loader: Any = getattr(getattr(package, "__spec__", None), "loader", None)
+    return list(loader.remove()) if hasattr(loader, "sgtop_alias") else []
 
 
 def dissolve(modules: list[Any], patience_s: float = 0.4) -> None:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sgtop_agent import wire
+from sgtop_agent import schema, wire
 from sgtop_probes import procfs
 from sgtop_probes.attach import AttachOptions, open_rank
 from sgtop_probes.client import Connection, ConnectionLost
@@ -54,7 +54,8 @@ def tiny_agent() -> Path:
     """A package that keeps the rendezvous and nothing else; the wire is the real one."""
     folder = scratch() / "tiny" / "sgtop_agent"
     shutil.copytree(HERE / "tiny_agent", folder, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(str(wire.__file__), folder / "wire.py")
+    for module in (wire, schema):
+        shutil.copy(str(module.__file__), folder / Path(str(module.__file__)).name)
     return folder
 
 

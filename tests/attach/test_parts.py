@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import builtins
 import ctypes
+import marshal
 import os
+import random
 import struct
 import sys
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -194,7 +198,7 @@ def test_ready_made_code_only_for_the_same_interpreter(tmp_path: Path) -> None:
     files = payload.package_files(tmp_path)
     for magic in (b"none", payload.importlib.util.MAGIC_NUMBER):
         made = loader.MemoryLoader("_sgtop_test", files, {"boot.py": b"damaged"}, magic)
-        sys.meta_path.append(made)
+        made.install()
         try:
             if magic == b"none":
                 boot = payload.importlib.import_module("_sgtop_test.boot")
@@ -204,9 +208,9 @@ def test_ready_made_code_only_for_the_same_interpreter(tmp_path: Path) -> None:
                 with pytest.raises((ValueError, EOFError, TypeError)):
                     payload.importlib.import_module("_sgtop_test.boot")
         finally:
-            sys.meta_path.remove(made)
-            for name in [n for n in sys.modules if n.startswith("_sgtop_test")]:
-                del sys.modules[name]
+            made.remove()
+            assert not [n for n in sys.modules if n.startswith("_sgtop_test")]
+            assert made not in sys.path_importer_cache.values()
 
 
 def test_files_of_the_package_can_be_read(tmp_path: Path) -> None:
@@ -216,14 +220,13 @@ def test_files_of_the_package_can_be_read(tmp_path: Path) -> None:
     (tmp_path / "boot.py").write_text("")
     (tmp_path / "helper.so").write_bytes(b"\x7fELF")
     made = loader.MemoryLoader("_sgtop_test", payload.package_files(tmp_path), {}, b"")
-    sys.meta_path.append(made)
+    made.install()
     try:
         assert pkgutil.get_data("_sgtop_test", "helper.so") == b"\x7fELF"
         with pytest.raises(FileNotFoundError):
             pkgutil.get_data("_sgtop_test", "other.so")
     finally:
-        sys.meta_path.remove(made)
-        sys.modules.pop("_sgtop_test", None)
+        made.remove()
 
 
 def test_real_agent_fits() -> None:
@@ -279,3 +282,47 @@ def test_reasons_of_a_refusal(
     refusal = permissions.ptrace_refusal(os.getpid())
     assert says in refusal.why
     assert fix in refusal.mend
+
+
+LEAVING = """
+import sys, threading, time
+
+def start(opts):
+    def go():
+        time.sleep(0.0005)
+        from . import late
+        late.done.append(opts["number"])
+        __spec__.loader.remove()
+    threading.Thread(target=go).start()
+"""
+
+
+def test_one_that_comes_while_another_leaves_loses_nothing(tmp_path: Path) -> None:
+    """Both are of one version; the one that leaves takes its modules along, at any moment of the other's beginning."""
+    (tmp_path / "__init__.py").write_text("")
+    (tmp_path / "boot.py").write_text(LEAVING)
+    (tmp_path / "late.py").write_text("import builtins\ndone = builtins._sgtop_test_done\n")
+    done: list[int] = []
+    vars(builtins)["_sgtop_test_done"] = done
+    made = payload.build(tmp_path, sys.version_info[:2])
+    block = marshal.loads(zlib.decompress(made.blob))
+    finders = list(sys.meta_path)
+
+    def places() -> list[str]:
+        return [place for place in list(sys.path_importer_cache) if place.startswith("/<")]
+
+    try:
+        for number in range(300):
+            loader.start(block, {"deadline_ns": time.monotonic_ns() + 10**10, "number": number})
+            time.sleep(random.Random(number).random() * 0.003)
+        end = time.monotonic() + 10
+        while len(done) < 300 and time.monotonic() < end:
+            time.sleep(0.01)
+        assert sorted(done) == list(range(300))
+        while places() and time.monotonic() < end:
+            time.sleep(0.01)
+        assert not places()
+        assert sys.meta_path == finders
+        assert not [n for n in sys.modules if n.startswith(made.alias)]
+    finally:
+        del vars(builtins)["_sgtop_test_done"]

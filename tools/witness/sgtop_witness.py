@@ -96,7 +96,8 @@ def look(scheduler: Any) -> dict[str, Any]:
             f"{name}.{key}" for name, owner in owners.items() for key in getattr(owner, "__dict__", ())
         ),
         "modules": sorted(sys.modules),
-        "finders": [_name(f) for f in sys.meta_path],
+        "finders": [_name(f) for f in sys.meta_path]
+        + [place for place in list(sys.path_importer_cache) if place.startswith("/<")],
         "path_hooks": len(sys.path_hooks),
         "gc_callbacks": len(gc.callbacks),
         "threads": sorted(t.name for t in threading.enumerate()),

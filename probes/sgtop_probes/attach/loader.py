@@ -1,9 +1,12 @@
 """Runs in the target: makes the agent's package importable from memory under an alias, and starts it.
 
 This file's text travels in the payload; only tests import it. Standard library, Python 3.10 grammar. It runs on a
-thread of its own, never on the scheduler's main thread. The loader stands at the *end* of ``sys.meta_path`` (other
-imports do not pass it unless they fail) and is the ``__spec__.loader`` of every module that it made: an agent
-that leaves removes it with ``sys.meta_path.remove(__spec__.loader)`` and its modules from ``sys.modules``.
+thread of its own, never on the scheduler's main thread.
+
+The package's folders are entries of ``sys.path_importer_cache``, where Python's own finder looks for what a package's
+``__path__`` names. No list of finders is touched: an import on another thread that walks ``sys.meta_path`` while
+something is taken out of it would miss a finder. The loader is the ``__spec__.loader`` of every module that it made; an
+agent that leaves calls its ``remove``.
 """
 
 import importlib
@@ -11,6 +14,7 @@ import importlib.machinery
 import importlib.util
 import marshal
 import sys
+import threading
 import time
 from types import CodeType, ModuleType
 from typing import Any
@@ -36,19 +40,39 @@ class MemoryLoader:
             return package, True
         return (inner + ".py", False) if inner + ".py" in self._files else None
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
+    def find_spec(self, name: str, target: object = None) -> Any:
+        """As Python's finder asks; None when it is not ours."""
         found = self._path(name)
         if found is None:
             return None
         origin = self.root + found[0]
         spec = importlib.machinery.ModuleSpec(name, self, origin=origin, is_package=found[1])  # type: ignore[arg-type]
+        if spec.submodule_search_locations is not None:
+            spec.submodule_search_locations.append(origin.rpartition("/")[0])
         spec.has_location = True
         spec.cached = None
         return spec
 
     @property
     def root(self) -> str:
-        return "<sgtop>/" + self.sgtop_alias + "/"
+        return "/<sgtop>/" + self.sgtop_alias + "/"
+
+    def install(self) -> None:
+        """Make the package importable, and import its top."""
+        for path in self._files:
+            if path.endswith("__init__.py"):
+                sys.path_importer_cache[(self.root + path).rpartition("/")[0]] = self
+        top = importlib.util.module_from_spec(self.find_spec(self.sgtop_alias))
+        sys.modules[self.sgtop_alias] = top
+        self.exec_module(top)
+
+    def remove(self) -> list[ModuleType]:
+        """Undo ``install``; the modules that were there. Idempotent."""
+        for place in [p for p, finder in list(sys.path_importer_cache.items()) if finder is self]:
+            sys.path_importer_cache.pop(place, None)
+        mine = self.sgtop_alias + "."
+        names = [n for n in list(sys.modules) if (n + ".").startswith(mine)]
+        return [sys.modules.pop(n) for n in names if n in sys.modules]
 
     def create_module(self, spec: object) -> ModuleType | None:
         return None
@@ -80,22 +104,20 @@ class MemoryLoader:
 
 
 def start(payload: dict[str, Any], opts: dict[str, Any]) -> None:
-    """Import the agent (again, when this very version is loaded already) and call ``boot.start(opts)``."""
-    alias = payload["alias"]
-    mine = None
-    if not any(getattr(f, "sgtop_alias", None) == alias for f in sys.meta_path):
-        mine = MemoryLoader(alias, payload["files"], payload["codes"], payload["magic"])
-        sys.meta_path.append(mine)
+    """Import the agent under a name of its own and call ``boot.start(opts)``.
+
+    No two attaches share modules, not even of one version: an agent that leaves takes its modules along, and one that
+    came at this moment would lose them. ``opts["alias"]`` tells the agent what it is called.
+    """
+    alias = f"{payload['alias']}_{threading.get_ident():x}_{time.monotonic_ns():x}"
+    mine = MemoryLoader(alias, payload["files"], payload["codes"], payload["magic"])
     try:
+        mine.install()
         boot = importlib.import_module(alias + ".boot")
         if time.monotonic_ns() < opts["deadline_ns"]:
-            boot.start(opts)
+            boot.start({**opts, "alias": alias})
             return
         raise TimeoutError("the agent was loaded too late")
     except BaseException:
-        if mine is not None:
-            if mine in sys.meta_path:
-                sys.meta_path.remove(mine)
-            for name in [n for n in sys.modules if n == alias or n.startswith(alias + ".")]:
-                sys.modules.pop(name, None)
+        mine.remove()
         raise

@@ -261,6 +261,6 @@ if __name__ == "__main__":
     names = sorted(t.name for t in threading.enumerate())
     report = {"runs": RUNS, "errors": ERRORS, "loops": LOOPS, "gaps": GAPS, "threads": names}
     report["modules"] = sorted(m for m in sys.modules if "sgtop" in m)
-    report["finders"] = sum(hasattr(f, "sgtop_alias") for f in sys.meta_path)
+    report["finders"] = sum(hasattr(f, "sgtop_alias") for f in (*sys.meta_path, *sys.path_importer_cache.values()))
     print(json.dumps(report), flush=True)
     os._exit(0)

@@ -5,7 +5,6 @@ import json
 import os
 import select
 import socket
-import sys
 import time
 
 from . import wire
@@ -68,15 +67,11 @@ def _serve(opts):
     finally:
         if mine is not None:
             mine.close()
-        _forget(opts["alias"])
+        _forget()
 
 
-def _forget(alias):
-    loader = __spec__.loader
-    if loader in sys.meta_path:
-        sys.meta_path.remove(loader)
-    for name in [n for n in sys.modules if n.split(".")[0] == alias]:
-        del sys.modules[name]
+def _forget():
+    __spec__.loader.remove()
 
 
 def _hello(opts):
