@@ -16,7 +16,7 @@ from random import Random
 
 import numpy as np
 import psutil
-from sgtop_agent.serve import FLUSH_NS
+from sgtop_agent.flushes import FLUSH_NS
 from sgtop_agent.wire import Frame, pack
 from sgtop_core.findings.engine import Engine
 from sgtop_core.jsonout import as_json

@@ -1,15 +1,12 @@
 """The agent's thread: clients, heartbeats, flushing 5 times a second, and leaving without a trace.
 
-The thread never waits for a client and never for the main thread. It works in slices: after each one it sleeps
-a fraction of a millisecond, because giving the GIL back for an instant does not hand it over: the main thread
-would have to wake up first. Each slice and each waking costs the main thread two switches and its warm caches, which
-is more than the work itself: so few of both, and no more often than the screen needs.
+The thread never waits for a client and never for the main thread. It works in slices and is seldom awake; ``flushes``
+says why.
 """
 
 from __future__ import annotations
 
 import _thread
-import hmac
 import os
 import selectors
 import socket
@@ -18,20 +15,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import __version__, describe, find, wire
+from . import basic_ops, find, greeting, wire
 from .clients import Client, ClientGone
+from .flushes import SLICE_PAUSE_S, Flushes
 from .hooks import Hooks
-from .ops import LATER, Call, OpError, Ops
+from .ops import Call, OpError, Ops
 
-FLUSH_NS = 200_000_000
-FIRST_FLUSHES_NS = 50_000_000
-FIRST_NS = 1_000_000_000
-"""For so long after the hooks went on flushes come quicker: somebody waits for the first figures."""
-STAT_NS = 400_000_000
-REFRESH_NS = 1_000_000_000
-SLICE_NS = 90_000
-"""A slice ends with the piece of work (some 50 µs at most) that is in hand after so long."""
-SLICE_PAUSE_S = 0.0003
 HELLO_NS = 2_000_000_000
 """A client that connects without a deadline of its own has this long for its hello."""
 
@@ -63,14 +52,14 @@ class Agent:
         self._gone: list[Callable[[Client], None]] = []
         self._busy: list[Callable[[], bool]] = []
         self._forked: list[Callable[[], None]] = []
-        self._flush_due = self._stat_due = self._refresh_due = self._quick_until = 0
+        self._flushes = Flushes()
         self._setups: list[Callable[[Agent], None]] = []
         self.at_close: list[Callable[[], None]] = []
         self._hold = 0
         self.ended = False
         self.lock = _thread.allocate_lock()
         """Held to add a client from another thread, and to decide that there is none left to serve."""
-        self._register_ops()
+        basic_ops.register(self)
 
     # --- for extensions (kernels, switches) ------------------------------------------------------
 
@@ -187,17 +176,13 @@ class Agent:
     def _greet(self, client: Client, frame: wire.Frame) -> None:
         if frame["k"] != "hello":
             raise ClientGone(f"said {frame['k']} before hello")
-        token = frame.get("token")
-        given = token if isinstance(token, str) else ""
-        if not any(hmac.compare_digest(given.encode(), known.encode()) for known in self.tokens):
-            self._bye(client, "wrong token")
-            return
-        if frame.get("proto") != wire.PROTOCOL:
-            self._bye(client, f"this agent speaks protocol {wire.PROTOCOL}, the client {frame.get('proto')!r}")
+        refused = greeting.refusal(frame, self.tokens)
+        if refused:
+            self.dismiss(client, refused)
             return
         found = find.find()
         if found is None or not found.loop:
-            self._bye(client, "starting: the scheduler's event loop does not run yet")
+            self.dismiss(client, "starting: the scheduler's event loop does not run yet")
             return
         after = self.on_hello.pop(id(client), None)
         if after is not None:
@@ -206,24 +191,12 @@ class Agent:
             self._hook(found)
         assert self.hooks is not None
         client.greeted = True
-        hello = {
-            "k": "hello",
-            "proto": wire.PROTOCOL,
-            "agent": __version__,
-            "way": self.way,
-            "token": given,
-            "caps": self.hooks.caps,
-            "stages": list(wire.STAGES),
-            **describe.hello(self.hooks.scheduler, found.loop, found.tid, self.hooks.modes),
-        }
-        client.send(hello)
-        if self.hooks.nvtx_problem:
-            client.send({"k": "note", "t": mono(), "level": "warning", "text": f"--nvtx: {self.hooks.nvtx_problem}"})
-        for hook, why in self.hooks.off().items():
-            text = f"hook {hook} is off: {why}"
+        client.send(greeting.hello(self.hooks, found, self.way, greeting.token_of(frame)))
+        for text in greeting.warnings(self.hooks):
             client.send({"k": "note", "t": mono(), "level": "warning", "text": text})
 
-    def _bye(self, client: Client, why: str) -> None:
+    def dismiss(self, client: Client, why: str) -> None:
+        """Say goodbye to a client and drop it; agent's thread."""
         client.send({"k": "bye", "why": why})
         try:
             client.flush()
@@ -250,9 +223,7 @@ class Agent:
         for setup in self._setups:
             time.sleep(SLICE_PAUSE_S)
             self._guard(lambda setup=setup: setup(self))  # type: ignore[misc]
-        self._flush_due = self._refresh_due = mono()
-        self._quick_until = mono() + FIRST_NS
-        self._stat_due = mono() + STAT_NS
+        self._flushes.begin()
         self.hooks.calibrate()
 
     def _follow(self, loop: str) -> None:
@@ -293,67 +264,13 @@ class Agent:
     def _flush(self, now: int) -> None:
         hooks = self.hooks
         assert hooks is not None
-        frames, begun = [], mono()
-        for frame in hooks.drain(now):
-            frames.append(frame)
-            if mono() - begun > SLICE_NS:
-                time.sleep(SLICE_PAUSE_S)
-                begun = mono()
-        if frames:
-            self._send(b"".join(frames))
-        if now >= self._stat_due:
-            self._stat_due = now + STAT_NS
-            n, p50, p99, most = hooks.take_hook_ns()
-            self.emit(
-                {
-                    "k": "stat",
-                    "t": now,
-                    "ct": int(hooks.scheduler.forward_ct),
-                    "hook_n": n,
-                    "hook_p50_ns": p50,
-                    "hook_p99_ns": p99,
-                    "hook_max_ns": most,
-                    "agent_cpu_ns": time.thread_time_ns(),
-                    "lost": hooks.lost(),
-                    "off": hooks.off(),
-                }
-            )
-        if now >= self._refresh_due:
-            self._refresh_due = now + REFRESH_NS
+        self._flushes.flush(hooks, now, self._send)
+        if self._flushes.time_to_refresh(now):
             loop = find.loop_name(hooks.found.ident)
             if loop and loop != hooks.found.loop:
                 self._follow(loop)
             else:
                 hooks.refresh()
-
-    # --- operations ------------------------------------------------------------------------------
-
-    def _register_ops(self) -> None:
-        self.ops.register("detach", self._op_detach)
-        self.ops.register("nvtx", self._op_nvtx)
-        self.ops.register("where", self._op_where)
-
-    def _op_detach(self, call: Call) -> Any:
-        call.done()
-        self.post(lambda: self._bye(call.client, "detached"))
-        return LATER
-
-    def _op_nvtx(self, call: Call) -> dict[str, Any]:
-        on = call.args.get("on")
-        if not isinstance(on, bool):
-            raise OpError("nvtx: on must be true or false")
-        if self.hooks is None:
-            raise OpError("nvtx: no hooks are on")
-        problem = self.hooks.ranges.switch(on)
-        if problem:
-            raise OpError(f"nvtx: {problem}")
-        return {"on": on}
-
-    def _op_where(self, call: Call) -> dict[str, Any]:
-        found = self.hooks.found if self.hooks is not None else find.find()
-        if found is None:
-            raise OpError("where: no scheduler was found")
-        return {"stack": find.where(found.ident), "ct": int(found.scheduler.forward_ct), "t": mono()}
 
     # --- the thread ------------------------------------------------------------------------------
 
@@ -377,7 +294,7 @@ class Agent:
         now = mono()
         due: list[int] = [t[0] for t in self._ticks if t[3]()]
         if self.hooks is not None:
-            due.append(self._flush_due)
+            due.append(self._flushes.due)
         due += [c.deadline for c in self.clients if not c.greeted]
         if not self.stay and not self.clients and self.hooks is None:
             due.append(self._hold)
@@ -401,8 +318,7 @@ class Agent:
             self._guard(self._posted.popleft())
         now = mono()
         if self.hooks is not None:
-            if now >= self._flush_due:
-                self._flush_due = now + (FIRST_FLUSHES_NS if now < self._quick_until else FLUSH_NS)
+            if now >= self._flushes.due:
                 self._flush(now)
             for tick in list(self._ticks):
                 if now >= tick[0]:
@@ -426,14 +342,14 @@ class Agent:
         except ClientGone:
             self._drop(client)
         except Exception as error:
-            self._bye(client, f"agent: {type(error).__name__}: {error}"[:300])
+            self.dismiss(client, f"agent: {type(error).__name__}: {error}"[:300])
 
     def close(self) -> None:
         """Undo hooks, close every fd. Idempotent."""
         with self.lock:
             self.ended = True
         for client in list(self.clients):
-            self._bye(client, "the agent ends")
+            self.dismiss(client, "the agent ends")
         self._unhook()
         for sock, _ in self.listeners:
             sock.close()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sgtop_agent import boot, clients, serve, wire
+from sgtop_agent import boot, clients, ops, serve, wire
 
 from tests.agent import fake_sglang as fake
 from tests.agent.meeting import TOKEN, Client, agent_threads, open_fds, options, take
@@ -235,7 +235,7 @@ def test_extensions_register_operations_tick_pass_fds_and_are_undone(scheduler: 
     read_end, write_end = os.pipe()
 
     def setup(agent: serve.Agent) -> None:
-        agent.ops.register("fd", lambda call: (call.done({"sent": 1}, fds=[read_end]), serve.LATER)[1])
+        agent.ops.register("fd", lambda call: (call.done({"sent": 1}, fds=[read_end]), ops.LATER)[1])
         agent.ops.register("step", lambda call: _step(agent, call))
         agent.every(20_000_000, lambda now: log.append("tick"))
         agent.on_client_gone(lambda client: log.append("gone"))
@@ -243,7 +243,7 @@ def test_extensions_register_operations_tick_pass_fds_and_are_undone(scheduler: 
 
     def _step(agent: serve.Agent, call: Any) -> Any:
         agent.at_step(lambda: agent.post(lambda: call.done({"ident": 1})) or None)
-        return serve.LATER
+        return ops.LATER
 
     client = attach()
     agent = sys.modules[boot.RUNNING]._agent  # type: ignore[attr-defined]
