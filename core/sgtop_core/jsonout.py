@@ -20,6 +20,7 @@ from sgtop_core.model.snapshot import (
     Culprit,
     Forward,
     Gpu,
+    GpuMode,
     Histogram,
     Kernel,
     Mode,
@@ -347,6 +348,9 @@ def _tracing(v: KernelView) -> Json:
 def _gpu(g: Gpu) -> Json:
     out: Json = {name: getattr(g, name) for name in Gpu.__dataclass_fields__}
     out["ranks"], out["throttle_reasons"] = list(g.ranks), list(g.throttle_reasons)
+    out["by_mode"] = {
+        mode: {name: _n(getattr(m, name)) for name in GpuMode.__dataclass_fields__} for mode, m in g.by_mode.items()
+    }
     return {k: _n(v) if isinstance(v, float) else v for k, v in out.items()}
 
 

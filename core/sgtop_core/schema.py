@@ -282,7 +282,32 @@ def _defs() -> S:
             )
         ),
     )
-    gpu = _object("One GPU or MIG slice.", index=_COUNT, uuid=_STR, name=_STR, ranks=_list(_STR))
+    counters = {
+        "kernel_running": _doc(N_SHARE, "nvidia-smi's utilisation: share of time in which a kernel was running."),
+        "sm_busy": _doc(N_SHARE, "GPM."),
+        "sm_occupancy": _doc(N_SHARE, "GPM."),
+        "tensor_busy": _doc(N_SHARE, "GPM."),
+        "dram_busy": _doc(N_SHARE, "GPM: DRAM bandwidth ÷ its maximum."),
+        "power_w": N_NUM,
+        "sm_clock_mhz": N_NUM,
+    }
+    gpu_mode = _object(
+        "Estimate of a GPU's counters while forwards of one mode ran: mean of the readings in the window, weighted "
+        "with the mode's GPU time in each.",
+        gpu_s=_doc(_NUM, "GPU time of the mode in those readings, s."),
+        alone=_doc(_SHARE, "Share of the GPU time in those readings that was this mode's; near 1 it is its own."),
+        **counters,
+    )
+    gpu = _object(
+        "One GPU or MIG slice. What the driver does not say is null.",
+        index=_COUNT,
+        uuid=_STR,
+        name=_STR,
+        ranks=_list(_STR),
+        mono_ns=_doc(N_COUNT, "When it was read, CLOCK_MONOTONIC."),
+        **counters,
+        by_mode=_map(_ref("gpu_mode"), "Forward mode → estimates; empty where GPU times of forwards are not known."),
+    )
     process = _object(
         "A helper process of the server.", role=_STR, pid=_COUNT, cpu_share=N_NUM, rss_bytes=N_COUNT, threads=N_COUNT
     )
@@ -310,6 +335,7 @@ def _defs() -> S:
         "rank": rank,
         "gc": gc,
         "gpu": gpu,
+        "gpu_mode": gpu_mode,
         "process": process,
         "alert": alert,
         "figures": figures,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from sgtop_core.model.snapshot import Culprit
+from sgtop_core.model.snapshot import Culprit, GpuMode
 from sgtop_tui.lines import plain
 from sgtop_tui.look import Choices, Look
 from sgtop_tui.panels import cpu, gpus
@@ -73,3 +73,21 @@ def test_gpus_without_a_line_are_summed_up() -> None:
     lines = [plain(line) for line in gpus.draw(look(scenes.straggler()), 120, 4)]
     assert len(lines) == 4
     assert lines[-1].strip() == "+6  SM busy 55% to 55%  DRAM 34% to 34%"
+
+
+def test_what_the_modes_made_of_a_gpu_is_called_an_estimate() -> None:
+    base = scenes.decode_bound()
+    modes = {
+        "DECODE": GpuMode(3.1, 0.93, sm_busy=0.41, dram_busy=0.78, power_w=512.0, sm_clock_mhz=1755.0),
+        "EXTEND": GpuMode(0.4, 0.35, dram_busy=0.2),
+    }
+    shown = look(replace(base, gpus=(replace(base.gpus[0], by_mode=modes),)))
+    lines = [plain(line) for line in gpus.draw(shown, 120, 9)]
+    assert lines[2].strip() == "estimate by mode"
+    assert "41%" in lines[3]
+    assert "78%" in lines[3]
+    assert "512 W" in lines[3]
+    assert lines[3].rstrip().endswith("DECODE 93% alone")
+    assert lines[4].rstrip().endswith("EXTEND 35% alone")
+    assert "–" in lines[4]
+    assert len(gpus.draw(shown, 120, 2)) == 2, "the GPU keeps its line"

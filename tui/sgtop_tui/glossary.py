@@ -233,6 +233,14 @@ TERMS: tuple[Term, ...] = (
         "an older GPU, or the driver refuses",
     ),
     Term(
+        "estimate by mode",
+        "What the counters were while forwards of one mode ran: the mean of the window's readings, each weighted with "
+        "the mode's GPU time in it. alone: how much of the GPU time in those readings was this mode's; the lower, the "
+        "more of the others is in the figure.",
+        "readings of the GPU once a second, and the agent's GPU times of forwards.",
+        "GPU times of forwards are not known, or no reading is new enough",
+    ),
+    Term(
         "kernel ran",
         "nvidia-smi's utilisation: share of time in which any kernel was running, however small.",
         "NVML.",

@@ -47,6 +47,7 @@ def _one(g: GpuReading, ranks: tuple[str, ...]) -> Gpu:
         uuid=g.uuid,
         name=name,
         ranks=ranks,
+        mono_ns=g.time,
         throttle_reasons=tuple(r for r in reasons if r != "idle"),
         **{field: getattr(g, field) for field in _SAME},
     )

@@ -53,11 +53,13 @@ class Fleet:
         self._sums: TimeBank[tuple[str, int]] = TimeBank()
         self._stage_ns: TimeBank[str] = TimeBank()
         self._cause_ns: TimeBank[tuple[int, int]] = TimeBank()
+        self._held_ns: TimeBank[int] = TimeBank()
+        self._gpu_ns: TimeBank[int] = TimeBank()
+        self._times = (self._sums, self._stage_ns, self._cause_ns, self._held_ns, self._gpu_ns)
         self._names = Names()
         self._sources = AllSources(self._names)
         self._gaps = Gaps(self._sources)
         self._waits = Waits(self._sources)
-        self._held_ns: TimeBank[int] = TimeBank()
         self._strip = Strip()
         self._chain = Chain()
         self._by_result = ResultLengths()
@@ -77,6 +79,7 @@ class Fleet:
         self._stages = np.zeros(MAX_RANKS, np.int64)
         self._cells = np.zeros((MAX_RANKS, 2, MODES), np.int64)
         """Kind of cell by rank, whether eager, and mode."""
+        self._gpu_rows = np.zeros((MAX_RANKS, MODES), np.int64)
         self._on_gpu = np.zeros(MAX_RANKS, np.bool_)
         self._no_forwards = np.zeros(MAX_RANKS, np.bool_)
         self._forward_ct = np.full(MAX_RANKS, -1, np.int64)
@@ -108,6 +111,7 @@ class Fleet:
             stage_ns=RankTimes(self._stage_ns, i),
             cause_ns=RankTimes(self._cause_ns, i),
             held_ns=RankTimes(self._held_ns, i),
+            gpu_ns=RankTimes(self._gpu_ns, i),
             sources=Sources(self._names, self._sources, i),
             strip=RankStrip(self._strip, i),
         )
@@ -123,6 +127,7 @@ class Fleet:
             if 0 <= number < MODES:
                 name = state.mode_name(number)
                 eager = bool(about.graph.get(GRAPHED.get(name, "")))
+                self._gpu_rows[i, number] = self._gpu_ns.row(i, number)
                 self._cells[i, :, number] = self._strip.code(name), self._strip.code(name, eager)
         self._on_gpu[i] = state.label == "gpu"
         self._no_forwards[i] = "forward" not in about.caps
@@ -136,7 +141,7 @@ class Fleet:
         self._inbox.clear(i)
         for bank in (self._durations, self._counts):
             bank.clear(i)
-        for times in (self._sums, self._stage_ns, self._cause_ns, self._held_ns):
+        for times in self._times:
             times.clear(i)
         for part in (self._sources, self._gaps, self._strip, self._by_result, self._recent, self._gpu_of_step):
             part.clear(i)
@@ -185,7 +190,7 @@ class Fleet:
         self.end = end
         for state in self.ranks.values():
             state.end = max(end, state.start)
-        for times in (self._sums, self._stage_ns, self._cause_ns, self._held_ns):
+        for times in self._times:
             times.advance(end)
         self._strip.advance(end)
         take = self._take
@@ -330,6 +335,7 @@ class Fleet:
         gpu = (g0 >= 0) & (g1 >= g0)
         if gpu.any():
             self._hist("gpu", rank[gpu], key[gpu], (g1 - g0)[gpu])
+            self._gpu_ns.add(self._gpu_rows[rank[gpu], mode[gpu]], g0[gpu], g1[gpu])
             after = gpu & (g2 > g1)
             sampling = np.full(int(after.sum()), self._names.code(SAMPLING), np.int64)
             self._sources.push("sampling", g1[after], g2[after], sampling, rank[after])

@@ -11,6 +11,7 @@ from sgtop_agent.wire import Frame
 
 from sgtop_core.model.bins import Durations, quantiles
 from sgtop_core.model.fleet import Fleet
+from sgtop_core.model.gpu_modes import GpuModes, share_of
 from sgtop_core.model.kernel_rank import with_kernels
 from sgtop_core.model.kernel_view import KernelView
 from sgtop_core.model.rank import RankState
@@ -63,6 +64,7 @@ class Model:
         self.end = 0
         self._fleet = Fleet()
         self._switches = SwitchModel()
+        self._gpu_modes = GpuModes()
         self._counted: dict[tuple[str, int], Rank] = {}
         """(label, level) → what the events up to ``end`` say; screen and findings look at the same windows."""
         self.server = Server(None, None, None, None, None, None)
@@ -124,7 +126,23 @@ class Model:
         self._counted.clear()
         self._fleet.keep(self._states())
         self._fleet.advance(end)
+        self._gpu_modes.look(self.gpus, end, self)
         return True
+
+    def gpu_ns(self, rank: str, a: int, b: int) -> Mapping[str, float] | None:
+        """GPU time (ns) of a rank's forwards by mode between ``a`` and ``b`` (ns, in the last 5 s); None: not known."""
+        slot = self.slots.get(rank)
+        state = slot.state if slot is not None else None
+        if state is None or state.label != "gpu":
+            return None
+        newest = (self.end - 1) // TICK_NS
+        out: dict[str, float] = {}
+        for mode in state.gpu_ns.read(0):
+            slots = state.gpu_ns.slots(0, mode)
+            ns = share_of(slots.tolist(), newest, a, b) if slots is not None else 0.0
+            if ns > 0:
+                out[state.mode_name(mode)] = ns
+        return out
 
     def snapshot(self, level: int, now: int, unix: float) -> Snapshot:
         """Everything in the window ``level``. ``now`` is CLOCK_MONOTONIC in ns, ``unix`` the same moment in seconds."""
@@ -142,7 +160,7 @@ class Model:
             processes=self.processes,
             strip_cell_s=cell_s(level),
             log=self.log,
-            gpus=self.gpus,
+            gpus=self._gpu_modes.view(self.gpus, level, self.end),
             switches=self._switches.groups(self.slots, now),
         )
 

@@ -61,7 +61,8 @@ class RankState:
     Keys of ``durations``: ("step" | "step_gpu" | "gap", mode number), ("host" | "gpu", 64 × runner + mode number),
     ("gc", generation), ("hook", 0). Keys of ``counts``: ("bs", mode number). Keys of ``sums``: (what, mode number, or
     64 × runner + mode number for what begins with ``f_``). Keys of ``stage_ns``: stage, BUSY. Keys of ``cause_ns``:
-    (mode number, cause number). Keys of ``held_ns``: cause number.
+    (mode number, cause number). Keys of ``held_ns``: cause number. Keys of ``gpu_ns``: mode
+    number.
     """
 
     index: int
@@ -77,6 +78,7 @@ class RankState:
     stage_ns: RankTimes[str]
     cause_ns: RankTimes[tuple[int, int]]
     held_ns: RankTimes[int]
+    gpu_ns: RankTimes[int]
     sources: Sources
     strip: RankStrip
     dropped: dict[str, int] = field(default_factory=dict)

@@ -215,6 +215,26 @@ class Cpu:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuMode:
+    """What a GPU's counters were while forwards of one mode ran: an estimate; None: the driver does not say.
+
+    Shares are 0 to 1. See ``model.gpu_modes`` for how it is made.
+    """
+
+    gpu_s: float
+    """GPU time of the mode in the readings that were used, seconds; all ranks on the GPU."""
+    alone: float
+    """Share of the GPU time in those readings that was this mode's, 0 to 1: near 1 the estimate is the mode's own."""
+    kernel_running: float | None = None
+    sm_busy: float | None = None
+    sm_occupancy: float | None = None
+    tensor_busy: float | None = None
+    dram_busy: float | None = None
+    power_w: float | None = None
+    sm_clock_mhz: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Gpu:
     """One GPU, or MIG slice; shares are 0 to 1; None: the driver does not say."""
 
@@ -240,6 +260,10 @@ class Gpu:
     sm_occupancy: float | None = None
     tensor_busy: float | None = None
     dram_busy: float | None = None
+    mono_ns: int | None = None
+    """When it was read, CLOCK_MONOTONIC."""
+    by_mode: Mapping[str, GpuMode] = field(default_factory=dict)
+    """Forward mode → estimates in the window; empty where GPU times of forwards are not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sgtop_core.model.snapshot import Gpu
+from sgtop_core.model.snapshot import Gpu, GpuMode
 from sgtop_probes.gpu.types import BENIGN
 
 from .. import fmt
@@ -103,8 +103,37 @@ def draw(look: Look, width: int, height: int) -> list[Line]:
             out.append(pen.line())
             pen = Pen(name + 3).put(", ".join(hurt), "warn")
         out.append(pen.line())
+    out += _estimates(gpus, columns, name, width)[: max(height - len(out), 0)]
     if len(out) > height:
         out = [*out[: height - 1], _rest(gpus[height - 2 :], width)]
+    return out
+
+
+_OF_MODES: dict[str, Callable[[GpuMode], str]] = {
+    "SM busy": lambda m: fmt.percent(m.sm_busy),
+    "DRAM": lambda m: fmt.percent(m.dram_busy),
+    "tensor": lambda m: fmt.percent(m.tensor_busy),
+    "occupancy": lambda m: fmt.percent(m.sm_occupancy),
+    "kernel ran": lambda m: fmt.percent(m.kernel_running),
+    "SM clock": lambda m: fmt.UNKNOWN if m.sm_clock_mhz is None else f"{m.sm_clock_mhz:.0f} MHz",
+    "power": lambda m: fmt.UNKNOWN if m.power_w is None else f"{m.power_w:.0f} W",
+}
+
+
+def _estimates(gpus: Sequence[Gpu], columns: Sequence[Column], name: int, width: int) -> list[Line]:
+    """Below the GPUs, where there is room: what each mode made of them, as an estimate; a line a GPU and mode."""
+    rows = [(g, mode, m) for g in gpus for mode, m in sorted(g.by_mode.items(), key=lambda kv: -kv[1].gpu_s)]
+    if not rows:
+        return []
+    out = [Pen(1).put("estimate by mode", "dim").line()]
+    for g, mode, m in rows:
+        pen = Pen(1).cell(str(g.index), name, "dim", left=True)
+        for column in columns:
+            get = _OF_MODES.get(column.head)
+            text = get(m) if get is not None else ""
+            pen.gap(1).cell(text, column.width, "dim" if text == fmt.UNKNOWN else "figure")
+        pen.add([("  ", ""), (mode, "label"), (f" {fmt.percent(m.alone)} alone", "dim")], width)
+        out.append(pen.line())
     return out
 
 
@@ -153,5 +182,5 @@ PANEL = Panel(
     from_height=28,
     shown=_shown,
     note=_note,
-    terms=("SM busy", "kernel ran", "throttle reason"),
+    terms=("SM busy", "kernel ran", "throttle reason", "estimate by mode"),
 )
