@@ -16,6 +16,7 @@ from sgtop_core.recording.chunk import Entry
 from sgtop_core.recording.envelope import KIND as PROBE
 from sgtop_core.recording.envelope import from_frame
 
+from . import gpu_counters
 from .timeline import CPU, GPU, I64, Counter, Group, Mark, Names, Timeline, Track, column, spans
 
 RUNNERS = ("", "draft ")
@@ -57,6 +58,8 @@ class Gathered:
     sched: list[sched.SchedBatch] = field(default_factory=list)
     names: raw.Names = field(default_factory=raw.Names)
     marks: list[Mark] = field(default_factory=list)
+    gpus: list[tuple[int, Sequence[Mapping[str, Any]]]] = field(default_factory=list)
+    """(ns, the fields of each GPU) of every reading."""
     events: int = 0
     last_ns: int = 0
 
@@ -82,6 +85,8 @@ def gather(entries: Iterable[Entry], *, until_ns: int | None = None, max_events:
             out.events += int(frame["n"])
         elif kind == "reply":
             out.names.take(source, frame)
+        elif kind == "set" and frame.get("what") == "gpus":
+            out.gpus.append((t, frame["x"]))
         elif kind == PROBE and frame.get("e") == sched.SchedBatch.__name__:
             batch = from_frame(frame, sched.SchedBatch)
             out.sched.append(batch)
@@ -111,6 +116,7 @@ def build(got: Gathered, *, lo: int, hi: int, marks: Sequence[Mark] = (), title:
         tracks += _rank_tracks(label, s, names, lo, hi)
         tracks += _kernel_tracks(label, s, got.names, names, lo, hi)
         counters += _queue_counters(label, s, lo, hi)
+    counters += gpu_counters.counters(got.gpus, lo, hi)
     tracks += _sched_tracks(got.sched, tids, names, lo, hi)
     kept = sorted((m for m in (*got.marks, *marks) if lo <= m.t <= hi), key=lambda m: m.t)
     order = {GPU: 0, CPU: 1}
