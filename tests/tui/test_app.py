@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 from sgtop_core.model.snapshot import Snapshot
 from sgtop_tui import board, keys
-from sgtop_tui.app import WINDOWS_S, NewSnapshot, SgtopApp
+from sgtop_tui.app import WINDOWS_S, SgtopApp
 from sgtop_tui.panels import BY_NUMBER, PANELS
+from sgtop_tui.poller import NewSnapshot
 from sgtop_tui.screens.page import Page
 from textual.command import CommandPalette
 from textual.pilot import Pilot

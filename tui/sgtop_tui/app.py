@@ -1,8 +1,7 @@
 """The interactive screen: keys, pages, and a snapshot four times a second.
 
-A thread asks the source and posts each snapshot as one message; the app makes one look of it and the board repaints
-what changed. While the last one is not drawn yet no further one is posted: a slow terminal makes the screen slower,
-never the queue longer.
+A poller posts each snapshot as one message; the app makes one look of it and the board repaints what changed. While the
+last one is not drawn yet no further one is posted: a slow terminal makes the screen slower, never the queue longer.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import asyncio
 import gc
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -21,14 +19,14 @@ from rich.style import Style
 from sgtop_core.model.snapshot import Rank, Snapshot
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
-from textual.markup import escape
-from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Input
 
 from . import keys, recordings, theme
 from .look import KERNEL_SORTS, SORTS, Choices, Look
-from .panels import BY_NUMBER, PANELS
+from .palette_commands import palette_commands
+from .panels import BY_NUMBER
+from .poller import NewSnapshot, Poller, SourceFailed
 from .screens import pages, switches
 from .screens.change_page import ChangePage
 from .screens.page import Page
@@ -41,26 +39,8 @@ if TYPE_CHECKING:
     from sgtop_core.recording.recorder import Recorder
 
 WINDOWS_S = (5.0, 60.0, 600.0)
-PERIOD_S = 0.25
-"""Seconds between snapshots."""
 TELL_AFTER_S = 2.0
 """Seconds of steps after a flip before it is said what it did."""
-
-
-class NewSnapshot(Message):
-    """A snapshot to draw."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        super().__init__()
-        self.snapshot = snapshot
-
-
-class SourceFailed(Message):
-    """The source raised; nothing more will come."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__()
-        self.error = error
 
 
 class SgtopApp(App[int]):
@@ -121,9 +101,7 @@ class SgtopApp(App[int]):
         self._frozen: tuple[Snapshot, float] | None = None
         self._look: Look | None = None
         self._told_flips: set[tuple[str, int]] = set()
-        self._drawn = threading.Event()
-        self._drawn.set()
-        self._ended = threading.Event()
+        self._poller = Poller(source, self.post_message)
         self._ascii = ascii_only
         if ascii_only:
             self._filters.append(AsciiFilter())
@@ -152,26 +130,11 @@ class SgtopApp(App[int]):
             for number in (signal.SIGTERM, signal.SIGHUP):
                 # The terminal is put back and the server left alone, whoever ends us short of kill -9.
                 loop.add_signal_handler(number, self.action_leave)
-            threading.Thread(target=self._ask, name="sgtop-screen", daemon=True).start()
+            self._poller.start()
 
     def on_unmount(self) -> None:
         """No more snapshots."""
-        self._ended.set()
-
-    def _ask(self) -> None:
-        """The thread that asks the source; never more than one snapshot ahead of the screen."""
-        last: Snapshot | None = None
-        while not self._ended.wait(0 if last is None else PERIOD_S):
-            if not self._drawn.wait(1.0):
-                continue
-            try:
-                last = self.source.snapshot()
-            except Exception as error:
-                self.post_message(SourceFailed(error))
-                return
-            self._drawn.clear()
-            if not self.post_message(NewSnapshot(last)):
-                return
+        self._poller.stop()
 
     def on_source_failed(self, message: SourceFailed) -> None:
         """End, and let the command say why."""
@@ -196,7 +159,7 @@ class SgtopApp(App[int]):
     def on_new_snapshot(self, message: NewSnapshot) -> None:
         """Draw it."""
         self.feed(message.snapshot)
-        self._drawn.set()
+        self._poller.drawn()
 
     def feed(self, snapshot: Snapshot) -> None:
         """Take ``snapshot`` as the newest and draw it, or keep it for later while frozen."""
@@ -415,16 +378,7 @@ class SgtopApp(App[int]):
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """Everything that a key does, every panel and every theme, by name."""
-        for key in keys.KEYS:
-            if key.action in ("command_palette", "step_back") or key.key == "ctrl+c":
-                continue
-            yield SystemCommand(key.label.capitalize(), escape(f"{key.help} ({key.shown})"), self._runner(key.action))
-        for panel in PANELS:
-            yield SystemCommand(
-                f"Panel: {panel.title}", "make this panel large", self._runner(f"maximise('{panel.key}')")
-            )
-        for name in theme.PALETTES:
-            yield SystemCommand(f"Theme: {name}", "colours of the screen", lambda name=name: self.set_palette(name))
+        yield from palette_commands(self._runner, self.set_palette)
         yield SystemCommand("Screenshot", "save this screen as an SVG file", self.deliver_screenshot)
 
     def _runner(self, action: str) -> Callable[[], None]:
