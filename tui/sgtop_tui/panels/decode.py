@@ -8,7 +8,7 @@ from .. import fmt
 from ..lines import Line, Pen
 from ..look import Look, ModeSum
 from .base import Panel, words
-from .prefill import figure, gpu_line, rate_chart, step_line
+from .mode_lines import MOST, figure, gpu_line, ideal, least, rate_chart, step_line
 
 LITTLE_GRAPH = 0.5
 """Below this share of graph replays, where graphs are captured, the share is marked."""
@@ -88,14 +88,6 @@ def draw(look: Look, width: int, height: int) -> list[Line]:
     return out[:height]
 
 
-def _ideal(look: Look, width: int) -> int:
-    return 5
-
-
-def _least(look: Look, width: int) -> int:
-    return 3
-
-
 PANEL = Panel(
     key="decode",
     title="decode",
@@ -103,9 +95,9 @@ PANEL = Panel(
     row=20,
     priority=4,
     draw=draw,
-    ideal=_ideal,
-    least=_least,
-    most=11,
+    ideal=ideal,
+    least=least,
+    most=MOST,
     min_width=40,
     weight=1.2,
     note=lambda look: fmt.window(look.snap.window_s),
