@@ -101,3 +101,22 @@ def test_a_table_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     made, _ = feed()
     assert made._categories.of("fused_moe_kernel") == "moe"
     assert "kernels.toml" in made.said[0]
+
+
+@pytest.mark.parametrize("refusal", [PermissionError(13, "Permission denied"), OSError(5, "Input/output error")])
+def test_a_configuration_folder_that_cannot_be_read_costs_only_the_table(
+    refusal: OSError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HOME may be another user's."""
+
+    def refuse(path: Path, **how: object) -> os.stat_result:
+        refusal.filename = str(path)
+        raise refusal
+
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/home/other/.config")
+    monkeypatch.setattr(Path, "stat", refuse)
+    monkeypatch.setattr(Path, "exists", lambda path, **how: bool(refuse(path)))
+    made, _ = feed()
+    assert made._categories.of("fused_moe_kernel") == "moe"
+    assert "kernels.toml" in made.said[0]
+    assert "sgtop's own are used" in made.said[0]

@@ -69,11 +69,11 @@ class KernelFeed:
 
     def _own_categories(self) -> Categories:
         path = user_table(os.environ)
-        if not path.exists():
-            return Categories()
         try:
+            if not path.exists():
+                return Categories()
             return Categories(load(path))
-        except TableError as e:
+        except (TableError, OSError) as e:  # HOME may be another user's (`docker run --user`, `setpriv`)
             self.said.append(f"kernel categories: {e}; sgtop's own are used")
             return Categories()
 
