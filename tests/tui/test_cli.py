@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -189,3 +190,60 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     )  # fmt: skip
     assert done.stderr == ""
     assert done.returncode == 0
+
+
+ODD_STREAMS = ["PYTHONIOENCODING=ascii", "PYTHONIOENCODING=latin-1", "LC_ALL=POSIX PYTHONUTF8=0 PYTHONCOERCECLOCALE=0"]
+
+
+@pytest.mark.parametrize("environment", ODD_STREAMS)
+def test_any_encoding_of_the_terminal_will_do(environment: str) -> None:
+    """What it lacks becomes ASCII, on stdout and stderr, and JSON stays JSON."""
+    script = (
+        "import sys, json; import sgtop_tui.cli as cli; from sgtop_tui.cli import live\n"
+        "def run(args):\n"
+        r"    print('gap \u2013 5 \u00b5s \u2192 taskset')" + "\n"
+        r"    print(json.dumps({'title': '\u201ca\u201d \u25b2 \udcff \u6a21'}, ensure_ascii=False))" + "\n"
+        r"    raise cli.UserError('no server \u2192 none', mend='\u25b2 2')" + "\n"
+        "live.run = run; sys.exit(cli.main([]))"
+    )
+    set_these = dict(one.split("=") for one in environment.split())
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={**_env(), **set_these}, capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == exit_codes.FAILED
+    text, title = done.stdout.decode(set_these.get("PYTHONIOENCODING", "ascii")).splitlines()
+    assert text.replace("µ", "u") == "gap - 5 us > taskset"
+    assert json.loads(title)["title"].startswith("'a' ! ")
+    assert done.stderr == b"sgtop: no server > none\n  fix: ! 2\n"
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("what", ["schema", "--version"])
+def test_a_full_disk_behind_stdout_is_said(what: str, unbuffered: str) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m sgtop_tui {what} > /dev/full"],
+        env={**_env(), "PYTHONUNBUFFERED": unbuffered}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == exit_codes.FAILED
+    assert done.stderr == "sgtop: stdout cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("how", "argv", "code"),
+    [
+        (">&-", "schema", exit_codes.OK),
+        ("<&-", "schema", exit_codes.OK),
+        ("2>&-", "--attach :1 --once", exit_codes.NO_SERVER),
+        ("2>/dev/full", "--attach :1 --once", exit_codes.NO_SERVER),
+        ("<&- 2>&-", "--attach nonsense --json", exit_codes.USAGE),
+    ],
+)
+def test_closed_streams_change_neither_code_nor_data(how: str, argv: str, code: int) -> None:
+    """What belongs on stderr never ends on stdout, nor in a socket that got the number of a closed stream."""
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m sgtop_tui {argv} {how}"],
+        env=_env(), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == code
+    assert done.stderr == ""
+    assert done.stdout.startswith("{") if how == "<&-" else done.stdout == ""

@@ -22,7 +22,7 @@ import traceback
 from collections.abc import Sequence
 from typing import NoReturn, Protocol, cast
 
-from . import exit_codes, options
+from . import exit_codes, options, streams
 
 COMMANDS: dict[str, str] = {
     "list": "list_servers",
@@ -107,47 +107,55 @@ def explain(error: BaseException) -> int:
     """
     what = getattr(error, "what", None)
     if isinstance(what, str):
-        print(f"sgtop: {what}", file=sys.stderr)
+        streams.say(f"sgtop: {what}")
         for head, text in (("why", getattr(error, "why", "")), ("fix", getattr(error, "mend", ""))):
             if text:
-                print(f"  {head}: {text}", file=sys.stderr)
+                streams.say(f"  {head}: {text}")
         code = getattr(error, "exit_code", exit_codes.FAILED)
         return code if isinstance(code, int) else exit_codes.FAILED
     if isinstance(error, PermissionError):
         where = f" {error.filename}" if error.filename else ""
-        print(
-            f"sgtop: no permission for{where}: {error.strerror}. `sgtop doctor` says what is missing", file=sys.stderr
-        )
+        streams.say(f"sgtop: no permission for{where}: {error.strerror}. `sgtop doctor` says what is missing")
         return exit_codes.NO_PERMISSION
+    if streams.no_room(error):
+        streams.say(f"sgtop: stdout cannot be written: {getattr(error, 'strerror', error)}")
+        return exit_codes.FAILED
     words = " ".join(str(error).split()) or "no details"
-    print(f"sgtop: a mistake in sgtop itself: {type(error).__name__}: {words}", file=sys.stderr)
-    print("  fix: SGTOP_DEBUG=1 shows the trace; please report it with that", file=sys.stderr)
+    streams.say(f"sgtop: a mistake in sgtop itself: {type(error).__name__}: {words}")
+    streams.say("  fix: SGTOP_DEBUG=1 shows the trace; please report it with that")
     return exit_codes.INTERNAL
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``sgtop`` with ``argv`` (default: the process's own); the exit code. Never a traceback."""
+    streams.prepare()
     try:
-        try:
-            args = build_parser().parse_args(argv)
-        except SystemExit as end:  # argparse ends the process after --help and after a wrong command line
-            return end.code if isinstance(end.code, int) else exit_codes.USAGE
-        if args.version:
-            print(f"sgtop {version()}")
-            return exit_codes.OK
-        return load(args.command_module).run(args)
+        code = _run(argv)
+        sys.stdout.flush()  # what a full disk does not take is said here, not by Python at its end
+        return code
     except KeyboardInterrupt:
-        print("sgtop: broken off, detached", file=sys.stderr)
+        streams.say("sgtop: broken off, detached")
         return exit_codes.INTERRUPTED
-    except BrokenPipeError:
-        # The reader of stdout has gone (`sgtop --json | head`): the normal end of a pipe, not a failure.
-        # Python flushes stdout at exit and would complain again; give it somewhere to flush to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader of stdout has gone (`sgtop --json | head`): the normal end of a pipe
+        streams.drop(sys.stdout)
         return exit_codes.OK
     except Exception as error:
         if os.environ.get("SGTOP_DEBUG"):
             traceback.print_exc()
+        if streams.no_room(error):
+            streams.drop(sys.stdout)
         return explain(error)
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    try:
+        args = build_parser().parse_args(argv)
+    except SystemExit as end:  # argparse ends the process after --help and after a wrong command line
+        return end.code if isinstance(end.code, int) else exit_codes.USAGE
+    if args.version:
+        print(f"sgtop {version()}")
+        return exit_codes.OK
+    return load(args.command_module).run(args)
 
 
 def script() -> NoReturn:
