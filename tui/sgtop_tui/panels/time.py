@@ -13,6 +13,7 @@ from .charts import histogram_block, histogram_line, rebin, shares_line, shares_
 SUSPECT = frozenset({"preempted", "throttled", "gc", "blocked"})
 """Causes outside SGLang's own work; marked where they take a notable share of the gaps."""
 NOTABLE = 0.1
+MOST = 0.5
 
 SHORT = {
     "recv_requests": "recv",
@@ -36,13 +37,16 @@ def cause_style(name: str, share: float) -> str:
 
 
 def shares(values: dict[str, float]) -> list[tuple[str, float]]:
-    """(name, share) by size; what is nobody's fault and what has no name of its own come last."""
+    """(name, share) by size; what is nobody's fault and what has no name of its own come last, unless it is most.
+
+    Last, it is the first to be summed as "rest" where there is no room: an idle server would not be called idle.
+    """
     total = sum(values.values())
     if total <= 0:
         return []
     last = {"other": 1, **dict.fromkeys(QUIET_CAUSES, 2)}
     items = [(name, value / total) for name, value in values.items() if value > 0]
-    return sorted(items, key=lambda item: (last.get(item[0], 0), -item[1]))
+    return sorted(items, key=lambda item: (last.get(item[0], 0) if item[1] < MOST else -1, -item[1]))
 
 
 def busy_line(gaps: StepGaps, rank: Rank, width: int) -> Line:
