@@ -54,8 +54,7 @@ class Fleet:
         self._stage_ns: TimeBank[str] = TimeBank()
         self._cause_ns: TimeBank[tuple[int, int]] = TimeBank()
         self._held_ns: TimeBank[int] = TimeBank()
-        self._gpu_ns: TimeBank[int] = TimeBank()
-        self._times = (self._sums, self._stage_ns, self._cause_ns, self._held_ns, self._gpu_ns)
+        self._times = (self._sums, self._stage_ns, self._cause_ns, self._held_ns)
         self._names = Names()
         self._sources = AllSources(self._names)
         self._gaps = Gaps(self._sources)
@@ -72,14 +71,14 @@ class Fleet:
         self._blocks = Blocks(self._sums)
         self._cause_rows = np.full((MAX_RANKS, MODES, 32), -1, np.int64)
         # by rank and stage: row of the bank, cause, kind of cell, whether it is idle or paused
-        self._stage_row = np.zeros((MAX_RANKS, MAX_STAGES + 1), np.int64)
+        self._stage_row = np.zeros((MAX_RANKS, MAX_STAGES), np.int64)
         self._stage_cause = np.zeros((MAX_RANKS, MAX_STAGES), np.int64)
         self._stage_cell = np.zeros((MAX_RANKS, MAX_STAGES), np.int64)
         self._stage_idle = np.zeros((MAX_RANKS, MAX_STAGES), np.bool_)
         self._stages = np.zeros(MAX_RANKS, np.int64)
         self._cells = np.zeros((MAX_RANKS, 2, MODES), np.int64)
         """Kind of cell by rank, whether eager, and mode."""
-        self._gpu_rows = np.zeros((MAX_RANKS, MODES), np.int64)
+        self._busy_row = np.zeros((MAX_RANKS, MODES), np.int64)
         self._on_gpu = np.zeros(MAX_RANKS, np.bool_)
         self._no_forwards = np.zeros(MAX_RANKS, np.bool_)
         self._forward_ct = np.full(MAX_RANKS, -1, np.int64)
@@ -111,7 +110,6 @@ class Fleet:
             stage_ns=RankTimes(self._stage_ns, i),
             cause_ns=RankTimes(self._cause_ns, i),
             held_ns=RankTimes(self._held_ns, i),
-            gpu_ns=RankTimes(self._gpu_ns, i),
             sources=Sources(self._names, self._sources, i),
             strip=RankStrip(self._strip, i),
         )
@@ -121,13 +119,13 @@ class Fleet:
             self._stage_cause[i, k] = self._names.code({"idle": NO_WORK, "paused": PAUSED}.get(name, name))
             self._stage_idle[i, k] = name in ("idle", "paused")
             self._stage_cell[i, k] = self._strip.code("paused" if name == "paused" else "idle")
-        self._stage_row[i, MAX_STAGES] = self._stage_ns.row(i, BUSY)
         self._stages[i] = len(about.stages)
+        self._busy_row[i] = self._stage_ns.row(i, f"{BUSY}{MODES - 1}")  # modes that the hello does not name
         for number in (*about.mode_names, MODES - 1):
             if 0 <= number < MODES:
                 name = state.mode_name(number)
                 eager = bool(about.graph.get(GRAPHED.get(name, "")))
-                self._gpu_rows[i, number] = self._gpu_ns.row(i, number)
+                self._busy_row[i, number] = self._stage_ns.row(i, f"{BUSY}{number}")
                 self._cells[i, :, number] = self._strip.code(name), self._strip.code(name, eager)
         self._on_gpu[i] = state.label == "gpu"
         self._no_forwards[i] = "forward" not in about.caps
@@ -335,7 +333,6 @@ class Fleet:
         gpu = (g0 >= 0) & (g1 >= g0)
         if gpu.any():
             self._hist("gpu", rank[gpu], key[gpu], (g1 - g0)[gpu])
-            self._gpu_ns.add(self._gpu_rows[rank[gpu], mode[gpu]], g0[gpu], g1[gpu])
             after = gpu & (g2 > g1)
             sampling = np.full(int(after.sum()), self._names.code(SAMPLING), np.int64)
             self._sources.push("sampling", g1[after], g2[after], sampling, rank[after])
@@ -394,7 +391,7 @@ class Fleet:
         self._strip.add(rank[target], cells[target], t0[target], t1[target])
         if draft.any():
             self._strip.add(rank[draft], cells[draft], t0[draft], t1[draft], certain=False)
-        self._stage_ns.add(self._stage_row[rank, MAX_STAGES], spans.busy0, spans.t1)
+        self._stage_ns.add(self._busy_row[rank, mode], spans.busy0, spans.t1)
         seen = gap >= 0
         self._hist("gap", rank[seen], mode[seen], gap[seen])
         real = gap > 0

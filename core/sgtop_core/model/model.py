@@ -14,7 +14,7 @@ from sgtop_core.model.fleet import Fleet
 from sgtop_core.model.gpu_modes import GpuModes, share_of
 from sgtop_core.model.kernel_rank import with_kernels
 from sgtop_core.model.kernel_view import KernelView
-from sgtop_core.model.rank import RankState
+from sgtop_core.model.rank import BUSY, RankState
 from sgtop_core.model.rank_view import RankView
 from sgtop_core.model.snapshot import Alert, Attach, Gpu, Overhead, Process, Queue, Rank, Server, Snapshot
 from sgtop_core.model.strip import cell_s
@@ -137,11 +137,11 @@ class Model:
             return None
         newest = (self.end - 1) // TICK_NS
         out: dict[str, float] = {}
-        for mode in state.gpu_ns.read(0):
-            slots = state.gpu_ns.slots(0, mode)
+        for key in state.stage_ns.read(0):
+            slots = state.stage_ns.slots(0, key) if key.startswith(BUSY) else None
             ns = share_of(slots.tolist(), newest, a, b) if slots is not None else 0.0
             if ns > 0:
-                out[state.mode_name(mode)] = ns
+                out[state.mode_name(int(key.removeprefix(BUSY)))] = ns
         return out
 
     def snapshot(self, level: int, now: int, unix: float) -> Snapshot:

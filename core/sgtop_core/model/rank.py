@@ -15,8 +15,9 @@ from sgtop_core.model.steps import MODES
 from sgtop_core.model.strip import RankStrip
 from sgtop_core.model.time_bank import RankTimes
 
-BUSY = " busy"
-"""Key in ``stage_ns`` of the time inside forwards; no stage has a space in its name."""
+BUSY = " busy "
+"""Begins the keys in ``stage_ns`` of the time inside forwards (their union), with the number of a forward's mode behind
+it; no stage has a space in its name."""
 
 MAX_STAGES = 32
 """Stages of a hello that are counted; wire.STAGES has eleven."""
@@ -60,9 +61,8 @@ class RankState:
 
     Keys of ``durations``: ("step" | "step_gpu" | "gap", mode number), ("host" | "gpu", 64 × runner + mode number),
     ("gc", generation), ("hook", 0). Keys of ``counts``: ("bs", mode number). Keys of ``sums``: (what, mode number, or
-    64 × runner + mode number for what begins with ``f_``). Keys of ``stage_ns``: stage, BUSY. Keys of ``cause_ns``:
-    (mode number, cause number). Keys of ``held_ns``: cause number. Keys of ``gpu_ns``: mode
-    number.
+    64 × runner + mode number for what begins with ``f_``). Keys of ``stage_ns``: stage, BUSY + mode
+    number. Keys of ``cause_ns``: (mode number, cause number). Keys of ``held_ns``: cause number.
     """
 
     index: int
@@ -78,7 +78,6 @@ class RankState:
     stage_ns: RankTimes[str]
     cause_ns: RankTimes[tuple[int, int]]
     held_ns: RankTimes[int]
-    gpu_ns: RankTimes[int]
     sources: Sources
     strip: RankStrip
     dropped: dict[str, int] = field(default_factory=dict)

@@ -137,7 +137,7 @@ def _add(r: _RankSum, s: RankState, view: Rank, covered: float) -> None:
     for (what, n), amount in s.sums.read(_LEVEL).items():
         r.sums[what, s.mode_name(n) if not what.startswith("f_") else str(n)] += amount
     for stage, ns in s.stage_ns.read(_LEVEL).items():
-        if stage == BUSY:
+        if stage.startswith(BUSY):
             r.busy_ns += ns
             r.busy_known = True
         else:
