@@ -8,20 +8,23 @@ from __future__ import annotations
 import errno
 import os
 import platform
+import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from . import http, permissions, procfs
-from .attach import hang, inject, pending, pep768, pidfd, plugin, ptrace
+from .attach import inject, pending, pep768, pidfd, plugin, ptrace
 from .attach.interpreter import Interpreter
 from .discovery import RankProcess, Server, find_servers
-from .errors import AttachError
+from .errors import KIND_EXIT, AttachError
 from .gpu.nvml import GpuSource
 from .sched.open_best import try_levels
 from .sched.types import Watched
 
 SCHEMA = 1
+_SITE = re.compile(r" (/[^\n]*)/lib(?:64)?/python3[^/\n]*/site-packages/[^\n]*\.so")
 OK, MISSING, LIMITED = "ok", "missing", "limited"
 """A check's outcome; ``limited``: it works, or something else takes its place, with less to see."""
 
@@ -39,11 +42,16 @@ class Check:
 
 @dataclass(frozen=True)
 class Report:
-    """All checks. ``attachable``: whether every running rank here can be attached to (true without a server)."""
+    """All checks.
+
+    ``attachable``: whether every running rank here can be attached to (true without a server).
+    ``exit_code``: 0, or that of the first reason why one cannot: no permission, stopped or traced, not supported.
+    """
 
     checks: tuple[Check, ...]
     servers: tuple[Server, ...]
     attachable: bool
+    exit_code: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """For ``sgtop doctor --json``."""
@@ -83,15 +91,15 @@ def report(target: str | None = None, find: Callable[[], Sequence[Server]] = fin
     checks = host_checks()
     if not servers:
         checks.append(Check("host", "servers", LIMITED, "no SGLang server was found", _hidden()))
-    attachable = True
+    codes: list[int] = []
     for server in servers:
         checks += server_checks(server)
         for rank in server.ranks:
             if rank.pid is not None:
-                found, able = rank_checks(server, rank)
+                found, code = rank_checks(server, rank)
                 checks += found
-                attachable = attachable and able
-    return Report(tuple(checks), servers, attachable)
+                codes += [code] if code else []
+    return Report(tuple(checks), servers, not codes, codes[0] if codes else 0)
 
 
 def _hidden() -> str:
@@ -263,8 +271,8 @@ def server_checks(server: Server) -> list[Check]:
     return found
 
 
-def rank_checks(server: Server, rank: RankProcess) -> tuple[list[Check], bool]:
-    """What one scheduler allows; whether an agent can be had there."""
+def rank_checks(server: Server, rank: RankProcess) -> tuple[list[Check], int]:
+    """What one scheduler allows; 0 if an agent can be had there, else the exit code of why not."""
     assert rank.pid is not None
     where, pid = f"server {server.name} {rank.label} (pid {rank.pid})", rank.pid
     found: list[Check] = []
@@ -273,24 +281,32 @@ def rank_checks(server: Server, rank: RankProcess) -> tuple[list[Check], bool]:
         python = inject.inspect(pid)
     except AttachError as e:
         outcome = LIMITED if listening else MISSING
-        return [*found, Check(where, "attach", outcome, str(e), e.mend)], listening
+        return [*found, Check(where, "attach", outcome, str(e), e.mend)], 0 if listening else e.exit_code
     version = f"{python.version[0]}.{python.version[1]}"
     _pep768(where, pid, python, found)
-    verdict = hang.at_once(pid)
     try:
         pending.refuse(pid)
     except (ptrace.TraceError, OSError) as e:
-        found.append(Check(where, "attach", LIMITED if listening else MISSING, f"Python {version}: {e}"))
-        return found, listening
-    if verdict is not None:
-        found.append(Check(where, "attach", MISSING, verdict.text))
-        return found, False
+        gone = isinstance(e, (FileNotFoundError, ProcessLookupError))
+        kind = e.kind if isinstance(e, ptrace.TraceError) else "gone" if gone else "permission"
+        held = kind in ("hung", "traced", "gone")  # then a plugin's agent would not answer either
+        outcome = LIMITED if listening and not held else MISSING
+        found.append(Check(where, "attach", outcome, f"Python {version}: {e}", _held_mend(pid, kind)))
+        return found, 0 if outcome == LIMITED else KIND_EXIT[kind]
     helpers = pending.sleepers(pid)
     stop = (
         "through a helper thread: the scheduler is not stopped" if helpers else "the main thread stops for about 0.5 ms"
     )
     found.append(Check(where, "attach", OK, f"pending call into Python {version}, {stop}"))
-    return found, True
+    return found, 0
+
+
+def _held_mend(pid: int, kind: str) -> str:
+    if kind == "hung":
+        return f"kill -CONT {pid}"
+    if kind == "traced":
+        return "end that program, then try again"
+    return ""
 
 
 def _plugin(where: str, pid: int, found: list[Check]) -> bool:
@@ -307,11 +323,18 @@ def _plugin(where: str, pid: int, found: list[Check]) -> bool:
 
 
 def _plugin_mend(pid: int) -> str:
-    try:
-        executable = os.readlink(f"/proc/{pid}/exe")
-    except OSError:
-        executable = "the server's python"
-    return f"only if ptrace is not allowed: `pip install sgtop-agent` for {executable}, and restart the server"
+    python = _environment_python(procfs.read(f"/proc/{pid}/maps") or "")
+    install = f"`{python or 'python'} -m pip install sgtop-agent`" + ("" if python else " with the server's python")
+    return f"only if ptrace is not allowed: {install}, and restart the server"
+
+
+def _environment_python(maps: str) -> str | None:
+    """The interpreter of the environment whose extension modules are mapped.
+
+    /proc/PID/exe would name the base interpreter of a virtual environment, where an agent is not seen by the server.
+    """
+    found = Counter(_SITE.findall(maps))
+    return f"{found.most_common(1)[0][0]}/bin/python" if found else None
 
 
 def _pep768(where: str, pid: int, python: Interpreter, found: list[Check]) -> None:

@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from sgtop_probes import doctor, run
+from sgtop_probes.attach import ptrace
+from sgtop_probes.discovery import RankProcess, Server
 from sgtop_probes.errors import ProbeError
 from sgtop_tui.cli import exit_codes, main
 
@@ -52,16 +58,61 @@ def test_list_without_servers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 def test_doctor_of_a_server_that_is_not_python(tmp_path: Path, port: int, capsys: pytest.CaptureFixture[str]) -> None:
     """Its scheduler is ``sleep``: it is said, with the exit code for it."""
     with server(tmp_path, [*MODEL, "--port", str(port)], {"sglang::scheduler": []}, listening(port)):
-        assert main(["doctor", "--attach", f":{port}"]) == exit_codes.NO_PERMISSION
+        assert main(["doctor", "--attach", f":{port}"]) == exit_codes.UNSUPPORTED
         out = capsys.readouterr().out
         assert "no CPython symbols in sleep" in out
         assert f"server :{port} TP0" in out
-        assert main(["doctor", "--attach", f":{port}", "--json"]) == exit_codes.NO_PERMISSION
+        assert main(["doctor", "--attach", f":{port}", "--json"]) == exit_codes.UNSUPPORTED
         report = json.loads(capsys.readouterr().out)
         assert report["schema"] == doctor.SCHEMA
         assert report["attachable"] is False
         names = {c["name"] for c in report["checks"] if c["where"] == "host"}
         assert {"machine", "user", "yama", "ptrace", "pidfd_getfd", "GPU counters"} <= names
+
+
+@pytest.fixture
+def python_process() -> Iterator[int]:
+    """A process of this environment's Python that has loaded an extension module and sleeps."""
+    script = "import numpy, time; print(flush=True); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        try:
+            yield child.pid
+        finally:
+            child.kill()
+
+
+def _looked_at(pid: int) -> tuple[list[doctor.Check], int]:
+    """What doctor says of a scheduler with this pid."""
+    server = cast("Server", SimpleNamespace(name=":1"))
+    return doctor.rank_checks(server, cast("RankProcess", SimpleNamespace(label="TP0", pid=pid)))
+
+
+def test_doctor_of_a_stopped_scheduler_is_no_matter_of_permission(python_process: int) -> None:
+    os.kill(python_process, signal.SIGSTOP)
+    os.waitpid(python_process, os.WUNTRACED)
+    checks, code = _looked_at(python_process)
+    attach = next(c for c in checks if c.name == "attach")
+    assert (attach.outcome, attach.mend) == (doctor.MISSING, f"kill -CONT {python_process}")
+    assert code == exit_codes.NOT_READY
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs ptrace")
+def test_doctor_of_a_traced_scheduler(python_process: int) -> None:
+    ptrace.request(0x4206, python_process)  # PTRACE_SEIZE: stops nothing
+    checks, code = _looked_at(python_process)
+    attach = next(c for c in checks if c.name == "attach")
+    assert f"process {os.getpid()} traces it" in attach.text
+    assert attach.mend
+    assert code == exit_codes.NOT_READY
+
+
+def test_the_plugin_is_to_be_installed_where_the_server_sees_it(python_process: int) -> None:
+    """In its virtual environment, not in the interpreter that the environment was made from."""
+    checks, _ = _looked_at(python_process)
+    plugin = next(c for c in checks if c.name == "plugin")
+    assert f"`{sys.prefix}/bin/python -m pip install sgtop-agent`" in plugin.mend
 
 
 def test_doctor_says_what_to_do_about_everything_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from . import exit_codes, options
+from . import options
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -20,9 +20,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report; 5 when a running rank cannot be attached to."""
+    """Print the report; the code of the first reason why a running rank cannot be attached to."""
     from sgtop_probes import doctor
 
     report = doctor.report(args.attach)
     print(json.dumps(report.as_json(), indent=2) if args.json else report.as_text())
-    return exit_codes.OK if report.attachable else exit_codes.NO_PERMISSION
+    return report.exit_code
