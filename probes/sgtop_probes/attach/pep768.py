@@ -45,7 +45,7 @@ def parse(header: bytes) -> Offsets:
         AttachError: an older interpreter, or a layout that is not known.
     """
     if header[:8] != _COOKIE:
-        raise AttachError("no PEP 768", "the interpreter is older than 3.13", kind="unsupported")
+        raise AttachError("no PEP 768", "the interpreter is older than 3.13, it came with 3.14", kind="unsupported")
     words = struct.unpack_from(f"<{len(header) // 8}Q", header)
     version = (words[1] >> 24 & 255, words[1] >> 16 & 255)
     if version < (3, 14):
