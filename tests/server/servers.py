@@ -29,6 +29,8 @@ class Config:
     flags: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     prefix: tuple[str, ...] = ()
+    spins: bool = False
+    """Without ``--sleep-on-idle``: an idle scheduler turns its loop as fast as it can."""
     witness: bool = False
     """The witness of tools/witness is in the scheduler, and writes into ``Pool.folder``."""
 
@@ -72,7 +74,7 @@ class Pool:
             port=port or free_port(*ports()),
             log=self.folder / f"{self._count}-{config.version}-tp{config.tp}.log",
             # An idle scheduler would otherwise keep a core busy that the tests need.
-            flags=["--sleep-on-idle", *config.flags],
+            flags=[*([] if config.spins else ["--sleep-on-idle"]), *config.flags],
             env=env,
             prefix=config.prefix,
             tp=config.tp,

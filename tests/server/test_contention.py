@@ -221,6 +221,37 @@ def test_a_blocked_thread_is_its_own_cause(trouble: tuple[CpuServer, Path], vict
         look.whole()
 
 
+def test_an_idle_server_that_spins_is_no_finding(servers: Pool, victim_cpu: int) -> None:
+    """Without ``--sleep-on-idle`` the loop takes all of its CPU to find nothing to do: busy polling, not contention."""
+    server = servers.get(Config(spins=True))
+    scheduler = pin(server, victim_cpu)
+    session = Session(f":{server.port}")
+    session.start()
+    look = Look(session)
+    try:
+        look.wait(lambda: look.now.attach.state == "live" and look.rank.cpu is not None, 30)
+        before, begin = psutil.Process(scheduler).cpu_times(), time.monotonic()
+        seen: dict[str, Alert] = {}
+        while time.monotonic() - begin < 20:
+            seen.update({a.id: a for a in look.now.alerts})
+            time.sleep(0.25)
+        after, seconds = psutil.Process(scheduler).cpu_times(), time.monotonic() - begin
+        rank = look.rank
+    finally:
+        session.stop()
+    assert seen == {}
+    assert not any("began" in line for line in look.now.log)
+    assert rank.state == "live"
+    assert rank.modes == {}
+    assert rank.cpu
+    # all the CPU time that others left it, so that what it did is what this test is about
+    wanted = seconds - (rank.cpu.wait_ms or 0.0) / 5_000 * seconds
+    assert after.user + after.system - before.user - before.system > 0.5 * wanted
+    assert server.pid not in {c.pid for c in rank.cpu.culprits}
+    assert scheduler not in {c.pid for c in rank.cpu.culprits}, "nobody takes the CPU from himself"
+    assert rank.stages_s["idle"] > 0.8 * look.now.covered_s
+
+
 def test_a_healthy_minute_blames_neither_the_server_nor_sgtop(server: CpuServer, victim_cpu: int) -> None:
     """Idle for a while, then loaded: whatever is found must be somebody else's doing."""
     pin(server, victim_cpu)
