@@ -42,7 +42,8 @@ def _head(s: Snapshot) -> list[str]:
     where = f":{v.port}" if v.port else f"pid:{v.pid}"
     model = (v.model or "unknown model").rstrip("/").rsplit("/", 1)[-1]
     first = ["sgtop", where, model, par or "TP1", f"SGLang {v.sglang_version or 'unknown'}", v.device or ""]
-    how = f"{s.attach.way or 'not attached'}, {s.attach.state}"
+    ways = dict.fromkeys((s.attach.way or "not attached", s.attach.state))  # agentless is a way and a state
+    how = ", ".join(ways)
     o = s.overhead
     cost = f"hooks {_num(o.hook_us_p50)} µs a step (p99 {_num(o.hook_us_p99)})"
     lost = ", ".join(f"{t} {n}" for t, n in s.lost.items()) or "0"

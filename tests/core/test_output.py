@@ -198,3 +198,11 @@ def test_text_shows_why() -> None:
         ranks=(unknown_rank("TP0", 1, "agentless", "no permission to trace → sudo sgtop"),),
     )
     assert "→ sudo sgtop" in text(s)
+
+
+def test_text_says_agentless_once() -> None:
+    """It is the way and the state; other states stand beside their way."""
+    s = empty()
+    assert "\nagentless; " in text(replace(s, attach=Attach("agentless", "agentless", "")))
+    assert "\npending-call, live; " in text(replace(s, attach=Attach("pending-call", "live", "")))
+    assert "\nnot attached, starting; " in text(replace(s, attach=Attach(None, "starting", "")))
