@@ -247,8 +247,8 @@ def test_an_idle_server_that_spins_is_no_finding(servers: Pool, victim_cpu: int)
     # all the CPU time that others left it, so that what it did is what this test is about
     wanted = seconds - (rank.cpu.wait_ms or 0.0) / 5_000 * seconds
     assert after.user + after.system - before.user - before.system > 0.5 * wanted
-    assert server.pid not in {c.pid for c in rank.cpu.culprits}
-    assert scheduler not in {c.pid for c in rank.cpu.culprits}, "nobody takes the CPU from himself"
+    # other threads of its own process do run on that CPU now and then; they are known for what they are
+    assert {c.kind for c in rank.cpu.culprits if c.pid in {server.pid, scheduler}} <= {"server"}
     assert rank.stages_s["idle"] > 0.8 * look.now.covered_s
 
 
