@@ -40,6 +40,9 @@ SGTOP = (sys.executable, "-m", "sgtop_tui")
 
 def header() -> None:
     """Print the machine, the date and the command, so that a figure can be traced."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # Begun with & in a script: what is started here would inherit that, and not end on the Ctrl-C it is sent.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     model = next(
         (
             line.split(":", 1)[1].strip()

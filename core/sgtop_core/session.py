@@ -31,7 +31,7 @@ from sgtop_core.live.link import Failure, Link
 from sgtop_core.live.orders import DETACH_S, Orders
 from sgtop_core.live.watch import Outcome, Watch
 from sgtop_core.model.arrays import I64
-from sgtop_core.model.model import LAG_NS, Model, unknown_rank
+from sgtop_core.model.model import LAG_NS, SILENT_NS, Model, unknown_rank
 from sgtop_core.model.snapshot import Attach, Snapshot
 from sgtop_core.model.windows import TICK_NS, WINDOWS, level
 from sgtop_core.recording.envelope import to_frame
@@ -102,6 +102,7 @@ class Session:
         self._thread: threading.Thread | None = None
         self._cpu: deque[tuple[int, int]] = deque(maxlen=6)
         self._next_cpu = 0
+        self._turned = clock()
         self._ended = ""
         self._snapshot: Snapshot | None = None
 
@@ -196,6 +197,9 @@ class Session:
 
     def _turn(self) -> None:
         now = self._clock()
+        if now - self._turned > SILENT_NS:
+            self._model.awoke(now)
+        self._turned = now
         for outcome in self._watch.drain():
             self._outcome(outcome)
         for label, link in list(self._links.items()):

@@ -103,13 +103,13 @@ def test_a_gap_waits_for_the_samples_of_its_time() -> None:
     rig, b = Rig(), Build()
     rig.feed.batch(b.batch(S))
     rig.second(S)
-    rig.model.advance(2 * S + 200 * MS)
-    early = rig.rank(2 * S + 200 * MS).gaps
+    rig.model.advance(2 * S + 350 * MS)
+    early = rig.rank(2 * S + 350 * MS).gaps
     assert early.quantiles_ms.count == 49
     assert early.causes_ms == {}
     rig.feed.batch(b.preempted(S + 10 * MS, (S + 14 * MS, 812, "dockerd")).batch(2 * S))
-    rig.model.advance(2 * S + 500 * MS)
-    assert rig.rank(2 * S + 500 * MS).gaps.causes_ms["preempted"] == pytest.approx(4.0)
+    rig.model.advance(2 * S + 600 * MS)
+    assert rig.rank(2 * S + 600 * MS).gaps.causes_ms["preempted"] == pytest.approx(4.0)
 
 
 def test_recorded_samples_give_the_same_view() -> None:

@@ -39,6 +39,22 @@ def causes_in(sources: Sources, t0: int, t1: int) -> dict[str, int]:
     return by
 
 
+def test_waits_from_before_a_rank_was_watched_do_not_count() -> None:
+    """Samples come earlier than the agent's first data: more waits than time would come out."""
+    r = RankCpu(TID, TID)
+    b = Build()
+    b.preempted(S, (4 * S, 812, "dockerd"))
+    r.feed(b.batch(4 * S + MS, migrations={TID: 7}))
+    r.begin(5 * S)
+    b.preempted(4 * S + 500 * MS, (5 * S + 100 * MS, 812, "dockerd"))
+    b.preempted(5 * S + 200 * MS, (5 * S + 300 * MS, 13, "kworker/1:1"))
+    r.feed(b.batch(5 * S + 400 * MS, migrations={TID: 7}))
+    r.begin(5 * S)
+    cpu = view(r, 5 * S + 500 * MS)
+    assert (cpu.wait_ms, cpu.preemptions, cpu.longest_ms) == (200.0, 2, 100.0)
+    assert sorted((c.pid, c.ms) for c in cpu.culprits) == [(13, 100.0), (812, 100.0)]
+
+
 def test_nothing_is_known_before_the_first_batch() -> None:
     assert RankCpu(TID, TID).view(0, S) is None
 

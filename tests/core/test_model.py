@@ -455,6 +455,20 @@ def test_an_agent_that_is_silent_is_hung_and_an_idle_one_is_not() -> None:
     assert "nothing heard" in f.rank().message
 
 
+def test_sgtop_that_itself_stood_still_does_not_call_the_server_hung() -> None:
+    f = Feed(lambda r, n, t, g: Step("DECODE", 4, 4, 5_000, load=Load(4)))
+    f.run(3)
+    f.now += 31 * S
+    f.model.advance(f.now)
+    assert f.rank().state == "hung"
+    f.model.awoke(f.now)
+    assert f.rank().state == "live"
+    assert not f.model.hung(f.now)
+    f.now += 11 * S
+    f.model.advance(f.now)
+    assert f.rank().state == "hung"
+
+
 @pytest.mark.parametrize("scene", ["decode-bound", "host-bound", "straggler", "no-gpu", "speculative"])
 def test_gaps_busy_and_causes_agree_over_a_run(scene: str) -> None:
     f = Feed.scene(scene)

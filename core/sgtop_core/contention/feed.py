@@ -59,9 +59,11 @@ class ContentionFeed:
     def batch(self, batch: SchedBatch) -> None:
         """One poll's samples."""
         for label, rank in self.ranks.items():
-            rank.feed(batch)
             slot = self._model.slots.get(label)
             state = slot.state if slot is not None else None
+            if state is not None:
+                rank.begin(state.start)
+            rank.feed(batch)
             if state is None:
                 rank.discard()
                 continue

@@ -69,6 +69,7 @@ class RankCpu:
         self.needs = ""
         self.place: Place | None = None
         self._windows = Contention()
+        self._since = 0
         self._quota = Counters()
         self._pending: list[Wait] = []
         self._open_parts: list[tuple[int, int, int, str]] = []
@@ -78,6 +79,12 @@ class RankCpu:
         self._ticks: dict[int, Sums] = {}
         self._out: dict[str, list[tuple[I64, I64]]] = {}
         self._mark = 0
+
+    def begin(self, t: int) -> None:
+        """The rank is watched from ``t`` (ns) on; what was before is not counted, or every rate would be too high."""
+        if t > self._since:
+            self._since = t
+            self._windows = Contention()
 
     # --- batches in -----------------------------------------------------------------------------------
 
@@ -93,7 +100,8 @@ class RankCpu:
         self._counters(batch)
         self._settle(batch, counters=throttle is not None)
         for tick, sums in self._ticks.items():
-            self._windows.add(tick * TICK_NS, sums)
+            if tick >= self._since // TICK_NS:
+                self._windows.add(tick * TICK_NS, sums)
         self._ticks = {}
         mark = batch.time - MARGIN_NS
         for o in batch.open:
@@ -165,7 +173,7 @@ class RankCpu:
         else:
             return
         for w in held:
-            self._at(w.t1).throttled += w.ns
+            self._at(w.t1).throttled += min(w.ns, max(w.t1 - self._since, 0))
         for w in free:
             self._credit(batch, w.parts, 1)
         for source, waits in (("throttled", held), ("preempted", free)):
@@ -177,6 +185,9 @@ class RankCpu:
 
     def _credit(self, batch: SchedBatch, parts: Sequence[tuple[int, int, int, str]], preemptions: int) -> None:
         """Count one wait and put it down to who ran meanwhile."""
+        parts = [(max(a, self._since), b, who, name) for a, b, who, name in parts if b > self._since]
+        if not parts:
+            return
         total = sum(b - a for a, b, _, _ in parts)
         sums = self._at(parts[-1][1])
         sums.wait += total

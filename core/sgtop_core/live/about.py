@@ -71,7 +71,8 @@ def as_a_whole(model: Model, ways: Sequence[str], outside: str, now: int) -> Att
         hung = model.hung(now)
         if hung and len(hung) == len(ways):
             return Attach(ways[0], "hung", model.why_hung(now))
-        return Attach(ways[0], "live", "; ".join(f"{n}: {s.message}" for n, s in slots.items() if s.status != "live"))
+        others = [f"{name}: {s.message or s.status}" for name, s in slots.items() if s.status != "live"]
+        return Attach(ways[0], "live", "; ".join(others))
     for state in ("agentless", "hung", "starting", "lost"):
         why = [s.message for s in slots.values() if s.status == state]
         if why:

@@ -41,6 +41,8 @@ class Slot:
     state: RankState | None = None
     heard: int = 0
     """ns of the latest frame."""
+    awake: int = 0
+    """ns when sgtop itself went on after it had stood still; nothing before it says anything about the server."""
     cpu_share: float | None = None
     where: str = ""
     """Innermost Python frame of the main thread, where it was asked for."""
@@ -164,12 +166,17 @@ class Model:
             switches=self._switches.groups(self.slots, now),
         )
 
+    def awoke(self, now: int) -> None:
+        """Whoever watches was stopped or starved until now: what was not heard meanwhile is no news of the server."""
+        for s in self.slots.values():
+            s.awake = now
+
     def hung(self, now: int) -> list[tuple[str, str]]:
         """Ranks that hang although their agent is connected: (label, "silent" or "stuck")."""
         out = []
         for label, s in self.slots.items():
             if s.state is not None and s.status == "live" and verdict(s, now)[0] == "hung":
-                out.append((label, "silent" if now - s.heard > SILENT_NS else "stuck"))
+                out.append((label, "silent" if now - max(s.heard, s.awake) > SILENT_NS else "stuck"))
         return out
 
     def why_hung(self, now: int) -> str:
@@ -251,7 +258,7 @@ def verdict(s: Slot, now: int) -> tuple[str, str]:
     st = s.state
     if st is None:
         return s.status, s.message
-    silent = now - s.heard
+    silent = now - max(s.heard, s.awake)
     if silent > SILENT_NS:
         why = "the process is stopped, or C code holds the GIL"
         if s.stopped:
@@ -259,7 +266,7 @@ def verdict(s: Slot, now: int) -> tuple[str, str]:
         return "hung", f"nothing heard from the agent for {silent / 1e9:.0f} s: {why}"
     q = st.queue
     busy = q.get("running", 0) > 0 or q.get("waiting", 0) > 0
-    since = now - max(st.last_step_at or 0, st.start)
+    since = now - max(st.last_step_at or 0, st.start, s.awake)
     if busy and since > HUNG_NS and q.get("paused", 0) != 1 and not _idle_since(st, now):
         where = f", in {s.where}" if s.where else ""
         return "hung", f"no step for {since / 1e9:.0f} s with {q.get('running', 0)} running{where}"

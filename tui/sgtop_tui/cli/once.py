@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 LOOK_S = 2.0
 ATTACH_S = 15.0
 """Longest wait for the first figures; with a server that starts or hangs that is an answer too."""
-_WAIT_FOR = ("connecting",)
 _CODES = {"starting": exit_codes.NOT_READY, "hung": exit_codes.NOT_READY, "waiting": exit_codes.SERVER_GONE}
 
 
@@ -51,19 +50,24 @@ def run(args: argparse.Namespace) -> int:
 def observe(session: Session, look_s: float) -> Snapshot:
     """The snapshot after ``look_s`` seconds of figures, or the last one if none came in time."""
     end = time.monotonic() + ATTACH_S
-    while session.snapshot().attach.state in _WAIT_FOR and time.monotonic() < end:
+    while _connecting(session.snapshot()) and time.monotonic() < end:
         time.sleep(0.02)
     first = session.snapshot()
     if first.attach.state in ("starting", "waiting"):
         return first
     end = time.monotonic() + look_s
-    # snapshots end some 0.2 s in the past: wait until the look is in them, and a little longer at most
+    # snapshots end some 0.4 s in the past: wait until the look is in them, and a little longer at most
     while True:
         s = session.snapshot()
         now = time.monotonic()
         if (now >= end and s.covered_s >= look_s) or now >= end + 1.0:
             return s
         time.sleep(0.02)
+
+
+def _connecting(shot: Snapshot) -> bool:
+    """Some rank's agent, or the server itself, has not answered yet."""
+    return shot.attach.state == "connecting" or any(r.state == "connecting" for r in shot.ranks)
 
 
 def _ascii(out: str) -> str:
