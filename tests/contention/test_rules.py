@@ -95,6 +95,13 @@ def test_the_servers_own_processes_are_a_note_below_a_share() -> None:
     assert check("preempted-by-server", facts(busy_rank(cpu(replace(own, ms=100.0))))) == []
 
 
+def test_the_schedulers_other_threads_are_not_named_like_a_stranger() -> None:
+    own = Culprit(4242, "sglang::schedul", 900, 400.0, "server")
+    (v,) = check("preempted-by-server", facts(busy_rank(cpu(own))))
+    assert "by its own threads (pid 4242)" in v.title
+    assert "its own threads (4242) 900×" in v.evidence
+
+
 def test_a_likely_culprit_is_called_likely() -> None:
     (v,) = check("preempted", facts(busy_rank(cpu(replace(DOCKERD, certain=False), level="D", longest_ms=None))))
     assert "by probably dockerd" in v.title

@@ -51,8 +51,13 @@ def _lost(r: RankFacts, share: float) -> str:
     return f"{ms(in_gaps)} between forwards (host) {span}"
 
 
-def _list(culprits: Iterable[Culprit]) -> str:
-    return ", ".join(f"{c.comm} ({c.pid}) {c.count}× {ms(c.ms)}" for c in culprits)
+def _who(c: Culprit, r: RankFacts) -> str:
+    """A process by name and pid; the scheduler's other threads, which have its name, are called what they are."""
+    return f"its own threads (pid {c.pid})" if c.pid == r.short.pid else f"{c.comm} (pid {c.pid})"
+
+
+def _list(culprits: Iterable[Culprit], r: RankFacts) -> str:
+    return ", ".join(f"{_who(c, r).replace('(pid ', '(')} {c.count}× {ms(c.ms)}" for c in culprits)
 
 
 class _Preempted:
@@ -81,14 +86,14 @@ class _Preempted:
         wait = cpu.wait_ms or total
         by = "" if top.certain else "probably "
         title = (
-            f"{r.label} preempted {top.count or cpu.preemptions or 0}× by {by}{top.comm} (pid {top.pid}), "
+            f"{r.label} preempted {top.count or cpu.preemptions or 0}× by {by}{_who(top, r)}, "
             f"{_lost(r, min(1.0, total / wait) if wait else 1.0)}"
         )
         at = f" for CPU {cpu.place.cpu}" if cpu.place is not None and cpu.place.cpu is not None else ""
         evidence = (
             f"its main thread waited {ms(total)} of {r.short_s:.0f} s{at} ({percent(share)})"
             + (f", longest {ms(cpu.longest_ms)}" if cpu.longest_ms is not None else "")
-            + f": {_list(mine)}; level {cpu.level}"
+            + f": {_list(mine, r)}; level {cpu.level}"
         )
         others = _places(facts, r)
         if self.own:

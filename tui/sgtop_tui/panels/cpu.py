@@ -40,14 +40,16 @@ def cpus(numbers: Sequence[int]) -> str:
     return ",".join(out)
 
 
-def _name(c: Culprit) -> str:
+def _name(c: Culprit, own: int | None) -> str:
+    if c.pid == own:
+        return "its own threads"
     return f"{'' if c.certain else '~'}{c.comm}{f' ({c.pid})' if c.pid > 0 else ''}"
 
 
-def culprit(c: Culprit) -> str:
-    """``dockerd (812) 187× 410 ms``; a suspect has a ``~``, as only its CPU time is known."""
+def culprit(c: Culprit, own: int | None = None) -> str:
+    """``dockerd (812) 187× 410 ms``; a suspect has a ``~``, as only its CPU time is known. ``own``: the rank's pid."""
     times = f" {fmt.count(c.count)}×" if c.count else ""
-    return f"{_name(c)}{times} {fmt.ms(c.ms)}"
+    return f"{_name(c, own)}{times} {fmt.ms(c.ms)}"
 
 
 def _badges(c: Cpu) -> list[Part]:
@@ -82,7 +84,7 @@ def row(rank: Rank, look: Look, width: int, named: bool = False) -> Line:
             ("preempted ", "dim"),
             (f"{fmt.per_s(c.preemptions / covered)}/s" if c.preemptions is not None else fmt.UNKNOWN, "figure"),
         ],
-        *([("by ", "dim"), (_name(x), "")] for x in _worth(c)[: 1 if named else 0]),
+        *([("by ", "dim"), (_name(x, rank.pid), "")] for x in _worth(c)[: 1 if named else 0]),
         *([badge] for badge in _badges(c)),
         [("longest ", "dim"), (fmt.ms(c.longest_ms), "figure")],
         [("moved ", "dim"), (f"{fmt.count(c.migrations)}×" if c.migrations is not None else fmt.UNKNOWN, "figure")],
@@ -102,13 +104,13 @@ def _worth(c: Cpu) -> list[Culprit]:
     return [x for x in c.culprits if x.ms >= 0.05]
 
 
-def _who(c: Cpu, indent: int, width: int) -> Line | None:
+def _who(c: Cpu, own: int | None, indent: int, width: int) -> Line | None:
     worth = _worth(c)
     if not worth:
         return None
     pen = Pen(indent).put("by ", "dim")
     for i, one in enumerate(worth):
-        text = ("" if i == 0 else ", ") + culprit(one)
+        text = ("" if i == 0 else ", ") + culprit(one, own)
         if pen.width + len(text) > width:
             if i == 0:
                 pen.put(clip(text, width - pen.width))
@@ -119,7 +121,7 @@ def _who(c: Cpu, indent: int, width: int) -> Line | None:
 
 def _culprits(look: Look, width: int) -> list[Line | None]:
     name = max((len(r.rank) for r in look.ranks), default=4)
-    return [_who(r.cpu, name + 2, width) if r.cpu is not None else None for r in look.ranks]
+    return [_who(r.cpu, r.pid, name + 2, width) if r.cpu is not None else None for r in look.ranks]
 
 
 def draw(look: Look, width: int, height: int) -> list[Line]:
