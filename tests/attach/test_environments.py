@@ -56,9 +56,24 @@ def packages() -> Path:
     return place
 
 
+def python_for(prefix: tuple[str, ...]) -> str:
+    """A Python of this version that ``prefix`` leaves runnable: the tests' own may stand in a home that is closed."""
+    mine = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    look = (
+        "import os, sys; runs = os.access(sys.executable, os.X_OK); "
+        "sys.exit(not runs or '%d.%d' % sys.version_info[:2] != sys.argv[1])"
+    )
+    for path in (os.path.realpath(sys.executable), f"/usr/bin/python{mine}", f"/usr/local/bin/python{mine}"):
+        if not os.path.exists(path):
+            continue
+        if subprocess.run([*prefix, path, "-S", "-c", look, mine], capture_output=True, check=False).returncode == 0:
+            return path
+    pytest.skip(f"no Python {mine} here that {' '.join(prefix)} may run")
+
+
 def client(prefix: tuple[str, ...], pid: int) -> dict[str, Any]:
     """Attach from another process that ``prefix`` changes."""
-    words = [*prefix, os.path.realpath(sys.executable), "-S", "-c", CLIENT, str(pid), str(rig.tiny_agent())]
+    words = [*prefix, python_for(prefix), "-S", "-c", CLIENT, str(pid), str(rig.tiny_agent())]
     done = subprocess.run(
         words, env={"PYTHONPATH": str(packages()), "PATH": os.environ["PATH"]}, cwd="/", capture_output=True, text=True,
         timeout=60, check=False,

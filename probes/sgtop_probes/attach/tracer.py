@@ -95,13 +95,17 @@ def run(pid: int, source: bytes, blob: bytes, thread: str = "auto", life: pendin
     code = f"import sys; sys.path.insert(0, {str(home)!r}); from {__name__} import main; main()"
     size = len(source) + len(blob)
     request = {"pid": pid, "source": len(source), "bytes": size, "thread": thread, **asdict(life or pending.Life())}
-    child = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    try:
+        child = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as e:
+        # sgtop itself runs, but this user may not start its Python again (one below another user's home).
+        raise TracerFailed(f"the tracer child cannot be started: {sys.executable}: {e.strerror}", "failed") from None
     try:
         out, err = child.communicate(json.dumps(request).encode() + b"\n" + source + blob, CHILD_TIMEOUT_S)
     except subprocess.TimeoutExpired:
