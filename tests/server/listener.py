@@ -87,12 +87,13 @@ class Listener:
         return got
 
     def settled(self) -> int:
-        """Wait until a stat frame's ``ct`` stands still and every step up to it has arrived; that ``forward_ct``."""
+        """Wait until ``ct`` stands still from now on and every step up to it has arrived; that ``forward_ct``."""
+        asked = time.monotonic_ns()
 
         def quiet(listener: Listener) -> int:
-            stats = [s["ct"] for s in listener.frames("stat")][-4:]
+            stats = [s["ct"] for s in listener.frames("stat") if s["t"] > asked][-3:]
             steps = listener.rows("step")
-            if len(stats) == 4 and len(set(stats)) == 1 and (not steps or steps[-1]["ct"] == stats[-1]):
+            if len(stats) == 3 and len(set(stats)) == 1 and (not steps or steps[-1]["ct"] == stats[-1]):
                 return int(stats[-1])
             return 0
 
