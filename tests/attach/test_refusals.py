@@ -297,8 +297,8 @@ def test_process_that_has_ended() -> None:
 
 def test_a_python_that_cannot_be_started_again_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """An unprivileged user whose Python stands in a home that is closed to them."""
-    monkeypatch.setattr(sys, "executable", "/home/somebody/else/python3")
     with rig.target("quiet") as t:
+        monkeypatch.setattr(sys, "executable", "/home/somebody/else/python3")
         with pytest.raises(AttachError, match="tracer child cannot be started: /home/somebody/else/python3") as caught:
             rig.attach(t, ways=("pending-call",))
         assert caught.value.kind == "failed"
