@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from common import header, quantiles, result, say
@@ -25,6 +25,8 @@ from tools.sglang_cpu.install import ensure
 from tools.sglang_cpu.server import CpuServer, free_port
 
 LIMIT_S = 5.0
+Cause = AbstractContextManager[tuple[str, ...]]
+"""Lasts as long as the block; gives what the alert's text must hold, one of them."""
 
 
 @contextmanager
@@ -69,7 +71,7 @@ def main() -> None:
         with CpuServer(ensure(given.version), port=port, log=Path(folder) / "log", env=env) as server:
             server.wait_healthy()
             scheduler = pin(server, cpu)
-            causes: dict[str, tuple[str, Callable[[], object]]] = {
+            causes: dict[str, tuple[str, Callable[[], Cause]]] = {
                 "one busy loop": ("preempted", lambda: hogs(1, cpu)),
                 "three busy loops": ("preempted", lambda: hogs(3, cpu)),
                 "a quota of 0.04 CPUs": ("throttled", lambda: quota(scheduler)),
@@ -88,9 +90,9 @@ def main() -> None:
     sys.exit(max(every) > LIMIT_S)
 
 
-def once(look: Look, rule: str, begin: Callable[[], object]) -> tuple[float, float]:
+def once(look: Look, rule: str, begin: Callable[[], Cause]) -> tuple[float, float]:
     """(seconds from the cause to the alert, from its end until the alert is gone)."""
-    with begin() as texts:  # type: ignore[attr-defined]
+    with begin() as texts:
         raised = look.wait(lambda: any(look.says(rule, text) for text in texts), 30)
         time.sleep(3)
     return raised, look.wait(lambda: not any(look.says(rule, text) for text in texts), 60)
