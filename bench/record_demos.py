@@ -12,8 +12,6 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -25,12 +23,12 @@ from sgtop_core.recording.reader import Recording
 from sgtop_core.recording.recorder import Recorder
 from sgtop_core.session import Session, SessionOptions
 
+from tests.sched import rig
 from tools.sglang_cpu.client import Client
 from tools.sglang_cpu.traffic import Traffic
 
 OUT = Path(__file__).parents[1] / "core/sgtop_core/recording/embedded"
 MAX_BYTES = 1_000_000
-BURN = "import os\nos.sched_setaffinity(0, {%d})\nwhile True: pass"
 
 
 @dataclass(frozen=True)
@@ -59,9 +57,8 @@ def neighbour(session: Session, seconds: float) -> None:
     try:
         for t in threads:
             os.sched_setaffinity(t, {cpu})
-        with subprocess.Popen([sys.executable, "-c", BURN % cpu]) as p:
+        with rig.running(rig.BUSY, "batch-job", str(cpu), stranger=True):
             time.sleep(seconds / 3)
-            p.kill()
     finally:
         for t in threads:
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -15,7 +16,8 @@ from sgtop_probes.resolve import resolve
 from tests.server.listener import Listener
 from tools.sglang_gpu.server import STATE
 
-PORT = 30000
+PORT = int(os.environ.get("SGTOP_BENCH_PORT", "30000"))
+"""run_all.py says on which port the server of this check listens."""
 FOLDER = STATE / "witness"
 
 __all__ = ["FOLDER", "PORT", "Listener", "client", "decoding", "rank", "witness"]
@@ -40,8 +42,8 @@ def witness() -> Witness:
 
 
 @contextmanager
-def decoding(bs: int, tokens: int = 30000) -> Iterator[None]:
-    """``bs`` requests decode until the end; then they are aborted.
+def decoding(bs: int, tokens: int = 30000, again: bool = False) -> Iterator[None]:
+    """``bs`` requests decode until the end; then they are aborted. ``again``: those that finish begin anew.
 
     Raises:
         TimeoutError: they do not all decode within 60 s.
@@ -52,10 +54,13 @@ def decoding(bs: int, tokens: int = 30000) -> Iterator[None]:
         chosen = random.Random(seed)
         try:
             talk.generate([chosen.randrange(6, 250) for _ in range(64)], tokens)
+            while again and not over.is_set():
+                talk.generate([chosen.randrange(6, 250) for _ in range(64)], tokens)
         except RuntimeError:
             return  # an abort may be answered with an error
 
     seen = witness()
+    over = threading.Event()
     threads = [threading.Thread(target=one, args=(i,), daemon=True) for i in range(bs)]
     for thread in threads:
         thread.start()
@@ -68,6 +73,7 @@ def decoding(bs: int, tokens: int = 30000) -> Iterator[None]:
         time.sleep(1)
         yield
     finally:
+        over.set()
         talk.abort()
         for thread in threads:
             thread.join(30)

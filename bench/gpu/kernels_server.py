@@ -19,6 +19,7 @@ import argparse
 import collections
 import gzip
 import json
+import os
 import random
 import statistics
 import sys
@@ -111,9 +112,9 @@ class Talk:
         return out, len(decode)
 
 
-def live(port: int, kernels: str = "off") -> Session:
+def live(port: int, kernels: str = "off", window_s: float = 60.0) -> Session:
     """A session whose first rank is live."""
-    session = Session(f":{port}", SessionOptions(kernels=kernels, window_s=60.0))
+    session = Session(f":{port}", SessionOptions(kernels=kernels, window_s=window_s))
     session.start()
     end = time.monotonic() + 40
     while session.snapshot().attach.state != "live":
@@ -303,7 +304,7 @@ def _threads(pid: int | None) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--port", type=int, default=30000)
+    parser.add_argument("--port", type=int, default=int(os.environ.get("SGTOP_BENCH_PORT", "30000")))
     parser.add_argument("--bs", type=int, default=1)
     parser.add_argument("--budget", type=float, default=500.0)
     checks = {"equal": equal, "cycles": cycles, "profile": profile, "leave": leave}

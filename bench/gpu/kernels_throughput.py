@@ -1,16 +1,16 @@
 """Decode throughput with kernel tracing ÷ attached without it, in interleaved pairs on one endless decode.
 
-    python bench/gpu/kernels_throughput.py --mode windows|on|off|profile [--bs 1] [--pairs 20]
+    python bench/gpu/kernels_throughput.py --mode windows|on|off|profile [--bs 1] [--pairs 20] [--real --seconds 10]
 
 ``windows`` runs 0.1 s in 1 s instead of 1 s in 10 s: the same share of time traced, ten times the switches, so that a
-pair takes seconds. ``off`` compares attached without tracing to itself: the noise. ``profile`` is SGLang's own
-``/start_profile`` for comparison: rate while it profiles ÷ before, and seconds that ``/stop_profile`` takes.
+pair takes seconds; with ``--real`` the default windows, of which 10 s hold one. ``off`` compares attached without
+tracing to itself: the noise. ``profile`` is SGLang's own ``/start_profile`` for comparison: rate while it profiles ÷
+without, and the seconds that ``/stop_profile`` takes, at last after 3 s of profiling.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -33,6 +33,8 @@ def main() -> None:
     parser.add_argument("--bs", type=int, default=1)
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--real", action="store_true", help="the default windows; with --seconds 10")
+    parser.add_argument("--budget", type=float, default=200.0, help="seconds after which profile begins no more pairs")
     given = parser.parse_args()
     header()
     seen = witness()
@@ -44,7 +46,7 @@ def main() -> None:
         return float((steps.t0.size - 1) / (steps.t0[-1] - steps.t0[0]) * 1e9)
 
     if given.mode == "profile":
-        profile(given.bs, rate, given.pairs)
+        profile(given.bs, rate, given.pairs, given.budget)
         return
     session = live(PORT)
     stops = []
@@ -53,7 +55,8 @@ def main() -> None:
         if given.mode == "off":
             return rate()
         if given.mode == "windows":
-            reply = session.command(None, "kernels", {"mode": "windows", "window_s": 0.1, "period_s": 1.0})
+            short = {} if given.real else {"window_s": 0.1, "period_s": 1.0}
+            reply = session.command(None, "kernels", {"mode": "windows", **short})
             if not reply["ok"]:
                 raise SystemExit(reply["error"])
             time.sleep(0.3)
@@ -68,7 +71,7 @@ def main() -> None:
         return got
 
     try:
-        with decoding(given.bs):
+        with decoding(given.bs, again=True):
             pairs = alternate(given.pairs, rate, on)
     finally:
         session.stop()
@@ -80,22 +83,32 @@ def main() -> None:
            pairs=len(pairs), stop_s_max=stop_s)  # fmt: skip
 
 
-def profile(bs: int, rate: Any, pairs: int) -> None:
-    """SGLang's own profiler, for comparison; few pairs, since each stop takes long."""
+def profile(bs: int, rate: Any, most: int, budget: float) -> None:
+    """SGLang's own profiler, for comparison."""
     talk = Talk(PORT)
-    ratios, stops = [], []
-    with decoding(bs):
-        for _ in range(min(pairs, 3)):
-            before = rate()
-            with tempfile.TemporaryDirectory() as folder:
-                body = {"activities": ["CPU", "GPU"], "with_stack": False, "output_dir": folder}
-                talk.post("/start_profile", body)
-                ratios.append(rate() / before)
-                t = time.monotonic()
-                talk.post("/stop_profile", {})
-                stops.append(round(time.monotonic() - t, 1))
-            time.sleep(1)
-    print(json.dumps({"bench": "kernels_throughput", "mode": "profile", "bs": bs, "ratios": ratios, "stop_s": stops}))
+    stops: list[float] = []
+
+    def on(seconds: float | None = None) -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            talk.post("/start_profile", {"activities": ["CPU", "GPU"], "with_stack": False, "output_dir": folder})
+            got = float(rate() if seconds is None else rate(seconds))
+            t = time.monotonic()
+            talk.post("/stop_profile", {})
+            stops.append(round(time.monotonic() - t, 2))
+        time.sleep(0.5)
+        return got
+
+    end = time.monotonic() + budget
+    pairs: list[tuple[float, float]] = []
+    with decoding(bs, again=True):
+        while len(pairs) < most and time.monotonic() < end:
+            pairs += alternate(2, rate, on)
+        short = list(stops)
+        on(3.0)
+    middle, low, high = ratio(pairs)
+    say("throughput on ÷ off", f"{middle:.4f}, 95 % interval {low:.4f} to {high:.4f} ({len(pairs)} pairs)")
+    result(bench="kernels_throughput", mode="profile", bs=bs, ratio=middle, low=low, high=high, pairs=len(pairs),
+           stop_s_p50=statistics.median(short), stop_s_max=max(short), stop_s_after_3_s=stops[-1])  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 On the GPU host, with a server that was started with `--served-model-name NAME` and `--cuda-graph-max-bs 64`:
 
-    python bench/gpu/record_sessions.py --attach :30000 --url http://127.0.0.1:30000 --out OUT
+    python bench/gpu/record_sessions.py --attach :30000 --url http://127.0.0.1:30000 --out OUT   # or run_all.py
 
 Loads are made of token ids, so that the server needs no tokenizer; each scene begins and ends with an empty server.
 Kernel windows are on where the session offers them. Every file must stay under 1 MB; copy them to
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import sys
 import threading
@@ -72,9 +73,10 @@ class Load:
 def main() -> None:
     """Record what was named, or everything."""
     p = argparse.ArgumentParser(description=main.__doc__)
-    p.add_argument("--attach", required=True)
-    p.add_argument("--url", required=True)
-    p.add_argument("--out", type=Path, required=True)
+    port = os.environ.get("SGTOP_BENCH_PORT", "30000")
+    p.add_argument("--attach", default=f":{port}")
+    p.add_argument("--url", default=f"http://127.0.0.1:{port}")
+    p.add_argument("--out", type=Path, default=Path(os.environ.get("SGTOP_BENCH_OUT", ".")))
     p.add_argument("--seconds", type=float, default=30.0)
     p.add_argument("--settle", type=float, default=6.0, help="seconds of load before a recording begins")
     p.add_argument("names", nargs="*")

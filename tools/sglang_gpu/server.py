@@ -37,6 +37,16 @@ def unpack(bundle: Path) -> Path:
     return site
 
 
+def prepare(site: Path, kind: str) -> Path:
+    """The folder of the model of ``kind`` (tools.sglang_gpu.model), written when it is not there."""
+    if str(site) not in sys.path:
+        sys.path.insert(0, str(site))
+    folder = STATE / kind
+    if not (folder / "generation_config.json").exists():
+        model.write(kind, folder)
+    return folder
+
+
 def log(port: int) -> Path:
     """The log of the server on ``port``."""
     return STATE / f"{port}.log"
@@ -56,10 +66,7 @@ def start(
     Raises:
         GpuServerError: it ended, or was not healthy in time.
     """
-    sys.path.insert(0, str(site))
-    folder = STATE / kind
-    if not (folder / "generation_config.json").exists():
-        model.write(kind, folder)
+    folder = prepare(site, kind)
     environment = {**os.environ, **NO_MULTICAST, "HF_HUB_OFFLINE": "1", **(env or {})}
     environment["PYTHONPATH"] = ":".join(filter(None, (str(site), (env or {}).get("PYTHONPATH"))))
     command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(folder), "--load-format", "dummy"]
