@@ -190,6 +190,19 @@ def _length(obj: Any, *path: str) -> int:
         return -1
 
 
+def _unfinished(batch: Any) -> int:
+    """Requests of a batch that still have tokens to make; -1 where there is no such batch.
+
+    Those that have finished leave it when the next decode is prepared: with prefills alone (one token out each) they
+    pile up there. Measured on an H200: 66 "running" of which none ran. Where the first has not finished, none is
+    looked at.
+    """
+    n = _length(batch, "reqs")
+    if n <= 0 or getattr(batch.reqs[0], "finished_reason", None) is None:
+        return n
+    return n - sum(getattr(r, "finished_reason", None) is not None for r in batch.reqs[:MAX_SCAN])
+
+
 def _oldest_ns(queue: Any, now: int) -> int:
     """Age of the oldest of up to MAX_SCAN requests, spread evenly over the queue, its head among them."""
     n = len(queue)
@@ -239,7 +252,7 @@ def queue_reader(scheduler: Any, retracted: list[int]) -> Callable[[int], tuple[
         return (
             now,
             scheduler.forward_ct,
-            _length(scheduler, "running_batch", "reqs"),
+            _unfinished(getattr(scheduler, "running_batch", None)),
             len(waiting),
             _length(scheduler, "grammar_manager", "grammar_queue"),
             _oldest_ns(waiting, now),

@@ -120,12 +120,15 @@ def run_batch(
                     ranges.pop()
                 if tl.measure:
                     tl.measure = False
-                    tl.put((t1, prev, tl.spent + mono() - t1, SPENT, ct, STEP_END))
+                    spent = tl.spent + mono() - t1 + (0 if gpu is None else gpu.unseen_ns)
+                    tl.put((t1, prev, max(0, spent), SPENT, ct, STEP_END))
                 else:
                     tl.put((t1, prev, ct, STEP_END))
                     if ct & MEASURE_MASK == 0:
                         tl.measure = True
                         tl.spent = 0
+                        if gpu is not None:
+                            gpu.unseen_ns = 0
             except BaseException as error:
                 fail(error)
             return result

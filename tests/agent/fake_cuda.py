@@ -12,6 +12,8 @@ class Gpu:
         self.now = 10_000_000
         self.launch_ns = launch_ns
         self.capturing = False
+        self.room_ns = 0
+        """How long the next record waits for room in the launch queue."""
         self.events = 0
         self.synchronised = 0
         self.main = Stream(self, 1)
@@ -60,7 +62,8 @@ class Event:
     def record(self, stream: Any = None) -> None:
         assert not self._gpu.capturing, "an event was recorded during a capture"
         stream = stream if stream is not None else self._gpu.main
-        self._gpu.now += 700
+        self._gpu.now += 700 + self._gpu.room_ns
+        self._gpu.room_ns = 0
         self.at = max(stream.free_at, self._gpu.now + self._gpu.launch_ns)
 
     def query(self) -> bool:

@@ -24,7 +24,7 @@ def thread_names() -> list[str]:
         try:
             with open(f"/proc/self/task/{tid}/comm") as f:
                 names.append(f.read().strip())
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile
             continue
     return names
 

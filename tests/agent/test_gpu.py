@@ -56,6 +56,28 @@ def test_times_are_monotonic_clock_and_leave_preparation_out() -> None:
     assert 0 <= t.anchor_error_ns < 15_000
 
 
+@pytest.mark.parametrize("at", ["late", "end", "step_end"])
+def test_waiting_for_room_in_the_launch_queue_is_no_cost_of_ours(at: str) -> None:
+    gpu = Gpu()
+    t, _ = timer(gpu)
+    step(gpu, t, 1, work_ns=300_000)
+    usual, t.unseen_ns = t.unseen_ns, 0
+    assert 700 <= usual < 2_000, "the record of the late point, which no hook measures"
+    slot = t.begin()
+    assert slot is not None
+    t.current = slot
+    gpu.room_ns = 3_500_000 if at == "late" else 0
+    t.late()
+    gpu.room_ns = 3_500_000 if at == "end" else 0
+    t.end(slot, (2,), True)
+    gpu.room_ns = 3_500_000 if at == "step_end" else 0
+    t.step_end(None)
+    if at == "late":
+        assert t.unseen_ns == 0
+    else:
+        assert -3_510_000 < t.unseen_ns <= -3_500_000 + usual, "the hook that measured it takes it off again"
+
+
 def test_without_a_late_point_the_entry_counts() -> None:
     gpu = Gpu()
     t, out = timer(gpu, entry_start=True)

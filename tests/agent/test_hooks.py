@@ -8,10 +8,12 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from sgtop_agent import stages, timeline, wire
+from sgtop_agent.describe import queue_reader
 from sgtop_agent.find import Found, find, where
 from sgtop_agent.hooks import Hooks
 from sgtop_agent.rows import Rows
@@ -303,3 +305,14 @@ def test_hook_cost_is_reported() -> None:
         assert n >= 10
         assert 0 < p50 <= p99 <= most
         assert hooks.take_hook_ns() == (0, -1, -1, -1)
+
+
+@pytest.mark.parametrize(
+    ("finished", "running"), [((), 0), ((0, 0), 2), ((1, 1, 1), 0), ((1, 0, 1), 1), ((0, 1, 1), 3)]
+)
+def test_requests_that_have_finished_do_not_run(finished: tuple[int, ...], running: int) -> None:
+    """They stay in the running batch until the next decode; the last case is the price of a look at the first alone."""
+    scheduler: Any = fake.Scheduler()
+    scheduler.running_batch.reqs = [SimpleNamespace(finished_reason=object() if f else None) for f in finished]
+    row = queue_reader(scheduler, [0])(time.monotonic_ns())
+    assert dict(zip(wire.TABLES["queue"], row, strict=True))["running"] == running

@@ -12,6 +12,7 @@ from sgtop_core.contention.rules import CONTENTION_RULES
 from sgtop_core.findings.base import Facts, Verdict
 from sgtop_core.findings.engine import Engine
 from sgtop_core.findings.rules import RULES
+from sgtop_core.model.kernel_view import KernelView
 from sgtop_core.model.snapshot import Cpu, Culprit, Gpu, Place
 from sgtop_probes.sched.topology import Frequency, Topology
 from sgtop_probes.sched.types import Throttle
@@ -46,8 +47,9 @@ def test_the_flagship() -> None:
 
 def test_only_kernel_tracing_may_say_gpu_idle() -> None:
     r = busy_rank(cpu(DOCKERD), preempted_ms=41.0)
-    with_kernels = replace(r, kernel_gaps=r.gaps)
-    assert "41.0 ms of GPU idle in 5 s" in check("preempted", facts(with_kernels))[0].title
+    with_kernels = replace(r, kernel_gaps=r.gaps, tracing=KernelView("windows", "waiting", "", traced_s=1.0))
+    said = check("preempted", facts(with_kernels))[0].title
+    assert "41.0 ms of GPU idle in 1.0 s traced" in said, "what was not traced is not claimed"
     on_a_cpu = busy_rank(cpu(DOCKERD), preempted_ms=41.0, label="host")
     assert "41.0 ms between forwards (host)" in check("preempted", facts(on_a_cpu))[0].title
 

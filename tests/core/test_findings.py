@@ -126,6 +126,15 @@ def test_a_prefill_server_of_a_pd_pair_has_no_decode_to_starve() -> None:
     assert "decode-starved" not in run(behave, args={"disaggregation_mode": "prefill"}).ever
 
 
+def test_requests_of_one_token_starve_for_no_decode() -> None:
+    """Scoring traffic on an H200: what the last prefill finished still stands in the running batch."""
+
+    def behave(rank: int, turn: int, t: float, rng: random.Random) -> Step | Idle:
+        return Step("EXTEND", 6, 8_000, 100_000, graph=0, load=Load(6, 3, 0.2))
+
+    assert "decode-starved" not in run(behave, args={"prefill_decode_interval": 0}).ever
+
+
 def test_9241_collections_of_hundreds_of_milliseconds() -> None:
     f = run(lambda r, n, t, g: decode(64, gc=(2, g.uniform(100, 400)) if n % 50 == 25 else None))
     a = found(f, "gc-stops")

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import fields
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sgtop_core.kernels.attribute import Forwards, union_length
-from sgtop_core.kernels.gaps import GapFinder, RollingGaps, gap_histogram
+from sgtop_core.kernels.gaps import CAUSES, GapFinder, Gaps, RollingGaps, gap_histogram
 from sgtop_core.kernels.inflation import inflation
-from sgtop_core.kernels.table import Rolling, deviations, medians, merge, summarise
+from sgtop_core.kernels.table import Rolling, Stats, deviations, medians, merge, renumber, summarise
+from sgtop_core.kernels.why import LongGaps
 from sgtop_core.model.bins import Durations
+from sgtop_core.model.causes import PATIENCE_NS, Names, Sources
 
 Array = np.ndarray
 MODES = {1: "EXTEND", 2: "DECODE"}
@@ -143,40 +146,77 @@ def test_rolling_windows_are_bounded_and_forget() -> None:
     assert len(rolling._bins) < 140
 
 
-def test_gaps_are_per_stream_and_overlap_is_no_gap() -> None:
+def lengths(gaps: Gaps) -> list[int]:
+    return (gaps.b - gaps.a).tolist()
+
+
+def test_a_gap_is_time_in_which_no_stream_runs_anything() -> None:
     finder = GapFinder(threshold_ns=50)
     start, end = ints(0, 10, 100, 130, 500), ints(90, 95, 120, 140, 510)
-    stream, code = ints(1, 2, 1, 1, 1), ints(1, 1, 1, 2, 2)
-    gap, codes, cause = finder.find(start, end, stream, code, ints(-1, -1, -1, -1, 200))
-    assert gap.tolist() == [10, 10, 360]
-    assert codes.tolist() == [1, 2, 2]
-    assert cause.tolist() == [1, 1, 0]  # kernel wait, kernel wait, host wait
-    # The next block goes on where each stream was.
-    gap, _, cause = finder.find(ints(600), ints(610), ints(1), ints(2), ints(400))
-    assert (gap.tolist(), cause.tolist()) == ([90], [2])
-    gap, _, _ = finder.find(ints(605), ints(620), ints(2), ints(2), ints(-1))
-    assert gap.tolist() == [510]
+    gaps = finder.find(start, end, ints(1, 1, 1, 2, 2), ints(-1, -1, -1, -1, 200))
+    assert lengths(gaps) == [5, 10, 360], "a kernel on another stream fills the gap of the first"
+    assert gaps.code.tolist() == [1, 2, 2]
+    assert [CAUSES[c] for c in gaps.cause] == ["kernel wait", "kernel wait", "host wait"]
+    gaps = finder.find(ints(600), ints(610), ints(2), ints(400))
+    assert lengths(gaps) == [90], "the next block goes on where the last one ended"
+    assert [CAUSES[c] for c in gaps.cause] == ["other"]
     finder.restart()
-    assert finder.find(ints(900), ints(910), ints(1), ints(2), ints(-1))[0].tolist() == []
+    assert lengths(finder.find(ints(900), ints(910), ints(2), ints(-1))) == []
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 5000), st.integers(1, 400), st.integers(0, 2)), min_size=1, max_size=80),
-       st.integers(1, 5))  # fmt: skip
-def test_gaps_in_pieces_are_gaps_in_one(spans: list[tuple[int, int, int]], pieces: int) -> None:
-    spans = sorted(spans)
-    want = []
-    reach: dict[int, int] = {}
-    for a, n, s in spans:
-        if s in reach and a > reach[s]:
-            want.append(a - reach[s])
-        reach[s] = max(reach.get(s, 0), a + n)
-    finder, got = GapFinder(), []
-    for part in np.array_split(np.array(spans, np.int64), pieces):
-        if len(part):
-            a, n, s = part.T
-            got += finder.find(a, a + n, s, np.ones_like(a), np.full_like(a, -1))[0].tolist()
-    assert sorted(got) == sorted(want)
+@given(st.lists(st.tuples(st.integers(0, 5000), st.integers(1, 400)), min_size=1, max_size=80), st.integers(1, 5))
+def test_gaps_and_busy_are_the_whole_time_in_any_pieces(spans: list[tuple[int, int]], pieces: int) -> None:
+    a, n = np.array(sorted(spans), np.int64).T
+    finder, got = GapFinder(), 0
+    for part in np.array_split(np.arange(len(a)), pieces):
+        got += sum(lengths(finder.find(a[part], a[part] + n[part], np.ones_like(part), np.full_like(part, -1))))
+    assert got + union_length(a, a + n) == (a + n).max() - a.min()
+
+
+class Main:
+    """A main thread of which one thing is known: it was preempted from 1,000 to 3,000 ns, said at ``until``."""
+
+    def __init__(self, until: int) -> None:
+        self.names = Names()
+        self.sources = Sources(self.names)
+        self.sources.expect("preempted")
+        code = np.array([self.names.code("preempted")], np.int64)
+        self.sources.push("preempted", ints(1_000), ints(3_000), code, mark=until)
+
+
+def test_gpu_idle_is_split_by_what_was_done_to_the_main_thread() -> None:
+    rolling = RollingGaps()
+    held = LongGaps(rolling)
+    held.add(Gaps(ints(500, 8_000), ints(4_000, 9_000), ints(1, 2), ints(0, 2)))
+    main = Main(until=4_500)
+    held.count(main.sources, now=9_000)
+    assert rolling.since(0).causes.keys() == {1}, "the second gap waits until all have reported"
+    causes = dict(zip(CAUSES, rolling.since(0).causes[1].tolist(), strict=True))
+    assert (causes["preempted"], causes["host wait"]) == (2_000, 1_500)
+    held.count(main.sources, now=9_000 + PATIENCE_NS)
+    assert sum(c.sum() for c in rolling.since(0).causes.values()) == 4_500, "but not for ever"
+    assert rolling.since(0).hist[2].sum() == 1
+
+
+def test_gaps_count_at_once_where_nobody_knows_of_the_main_thread() -> None:
+    rolling = RollingGaps()
+    held = LongGaps(rolling)
+    held.add(Gaps(ints(500), ints(4_000), ints(1), ints(0)))
+    held.count(None, now=4_000)
+    assert rolling.since(0).causes[1][0] == 3_500
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 12), st.integers(1, 900)), min_size=1, max_size=60))
+def test_kernels_that_share_a_number_become_one_row_with_nothing_lost(rows: list[tuple[int, int, int]]) -> None:
+    code, kernel, duration = np.array(rows, np.int64).T
+    zero = np.zeros_like(code)
+    numbers = np.arange(13) // 3
+    got = renumber(summarise(code, kernel, duration, zero, zero), numbers)
+    want = summarise(code, numbers[kernel], duration, zero, zero)
+    for f in fields(Stats):
+        assert getattr(got, f.name).tolist() == pytest.approx(getattr(want, f.name).tolist()), f.name
 
 
 def test_gap_histogram_bins() -> None:
@@ -194,7 +234,7 @@ def test_rolling_gaps_merge_a_second_and_forget() -> None:
             rolling.add(second, ints(1000, 2000), ints(1, 2), ints(0, 1))
     block = rolling.since(990)
     assert {c: int(h.sum()) for c, h in block.hist.items()} == {1: 30, 2: 30}
-    assert block.causes[2].tolist() == [0, 60_000, 0]
+    assert block.causes[2].tolist() == [0, 60_000, *[0] * (len(CAUSES) - 2)]
     assert block.longest == {1: 1000, 2: 2000}
     assert len(rolling._blocks) <= 662
 

@@ -149,9 +149,11 @@ def test_every_kernel_once_in_every_layout(start: Start, layout: str) -> None:
     }
     gaps = {g.mode: g for g in view.gaps}
     steps = tables["DECODE"].forwards
-    assert gaps["DECODE"].count == pytest.approx(40 * steps, abs=2)
+    assert gaps["DECODE"].count == pytest.approx(43 * steps, abs=2), "copies and sets end gaps too"
     assert gaps["DECODE"].p50_us == pytest.approx(0.3, rel=0.02)
-    assert gaps["DECODE"].causes_ms["kernel wait"] == pytest.approx(39 * steps * 300 / 1e6, rel=0.05)
+    kernel_wait_us = gaps["DECODE"].causes_ms["kernel wait"] / steps * 1e3
+    # 39 gaps of 0.3 µs between kernels, and three around copies, of which the last waits for its launch.
+    assert 39 * 0.3 <= kernel_wait_us <= 39 * 0.3 + 3 * 5
     assert gaps["DECODE"].causes_ms["host wait"] > 10 * gaps["DECODE"].causes_ms["kernel wait"]
     assert sum(gaps["DECODE"].histogram.counts) == gaps["DECODE"].count
     assert 0 < view.busy_share < 0.2

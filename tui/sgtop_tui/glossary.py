@@ -60,9 +60,10 @@ TERMS: tuple[Term, ...] = (
     ),
     Term(
         "kernel gap",
-        "A stream of the GPU was idle: from the end of everything before to the start of the next kernel.",
-        "A stream at a time. host wait: the GPU was idle before the host began to launch that forward; kernel wait: "
-        "shorter than the threshold shown; other: the rest.",
+        "The GPU was idle: from the end of everything before, on any stream, to the start of the next kernel or copy.",
+        "From CUPTI's activity records. host wait: the GPU was idle before the host began to launch that forward; "
+        "kernel wait: shorter than the threshold shown; other: the rest; preempted, throttled, gc, no work: what "
+        "happened to the scheduler's main thread meanwhile.",
         "kernel tracing is off",
     ),
     Term(

@@ -43,9 +43,10 @@ def _lost(r: RankFacts, share: float) -> str:
     gaps = r.short.gaps
     in_gaps = gaps.causes_ms.get("preempted", 0.0) * share if gaps is not None else 0.0
     span = f"in {r.short_s:.0f} s"
-    kernels = r.short.kernel_gaps
+    kernels, traced = r.short.kernel_gaps, r.short.tracing.traced_s if r.short.tracing is not None else 0.0
     if kernels is not None and kernels.causes_ms.get("preempted"):
-        return f"{ms(kernels.causes_ms['preempted'] * share)} of GPU idle {span}"
+        # Its window is its own: the seconds that were traced of the newest that saw any.
+        return f"{ms(kernels.causes_ms['preempted'] * share)} of GPU idle in {traced:.1f} s traced"
     if gaps is not None and gaps.label == "gpu":
         return f"{ms(in_gaps)} between forwards {span}"
     return f"{ms(in_gaps)} between forwards (host) {span}"

@@ -28,7 +28,9 @@ class _Starved:
             prefills = sum(r.long.modes[m].steps for m in PREFILLS if m in r.long.modes and m != "MIXED")
             decodes = sum(r.long.modes[m].steps for m in _DECODES if m in r.long.modes)
             held = facts.held(group.name)
-            if running < (1 if held else 4):
+            # What the latest prefill made may be finished already (one token out): it waits for nothing.
+            fresh = max((r.long.modes[m].batch_max or 0 for m in PREFILLS if m in r.long.modes), default=0)
+            if running < (1 if held else 4) or running <= fresh:
                 continue
             if silent >= _SILENT_S:
                 title = f"no decode step for {span(silent)} with {whole(running)} running"

@@ -7,7 +7,7 @@ A block of kernels is added up into the second in which it ended; a view merges 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -92,7 +92,7 @@ def summarise(code: I64, kernel: I64, duration: I64, graph: I64, nbytes: I64) ->
 
 
 def _groups(keys: I64) -> tuple[I64, I64, I64]:
-    """(distinct keys, order that sorts them, where each group starts in it). The parts of ``keys`` are sorted runs."""
+    """(distinct keys, order that sorts them, where each group starts in it)."""
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     first = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
@@ -104,26 +104,36 @@ def merge(parts: list[Stats]) -> Stats:
     parts = [p for p in parts if len(p.key)]
     if len(parts) <= 1:
         return parts[0] if parts else _empty()
-    key, order, first = _groups(np.concatenate([p.key for p in parts]))
+    names = (f.name for f in fields(Stats))
+    return _regroup(Stats(*(np.concatenate([getattr(p, name) for p in parts]) for name in names)))
 
-    def column(name: str) -> I64:
-        joined: I64 = np.concatenate([getattr(p, name) for p in parts])[order]
-        return joined
 
-    bins, bin_order, bin_first = _groups(np.concatenate([p.bins for p in parts]))
-    counts = np.concatenate([p.bin_count for p in parts])[bin_order]
-    squares: F64 = np.concatenate([p.square for p in parts])[order]
+def renumber(s: Stats, numbers: I64) -> Stats:
+    """``s`` with kernel number ``numbers[k]`` for each ``k``; those that get the same one become one group."""
+    key = s.code << _SHIFT | numbers[s.kernel]
+    owner = s.bins >> _BIN
+    bins = (owner >> _SHIFT << _SHIFT | numbers[owner & MAX_KERNELS]) << _BIN | s.bins & ((1 << _BIN) - 1)
+    return _regroup(replace(s, key=key, bins=bins))
+
+
+def _regroup(s: Stats) -> Stats:
+    """Groups that come in any order, and several times, in order and once."""
+    if not len(s.key):
+        return s
+    key, order, first = _groups(s.key)
+    bins, bin_order, bin_first = _groups(s.bins)
+    squares: F64 = s.square[order]
     return Stats(
         key,
-        np.add.reduceat(column("count"), first),
-        np.add.reduceat(column("total"), first),
+        np.add.reduceat(s.count[order], first),
+        np.add.reduceat(s.total[order], first),
         np.add.reduceat(squares, first),
-        np.minimum.reduceat(column("low"), first),
-        np.maximum.reduceat(column("high"), first),
-        np.add.reduceat(column("graph"), first),
-        np.add.reduceat(column("bytes"), first),
+        np.minimum.reduceat(s.low[order], first),
+        np.maximum.reduceat(s.high[order], first),
+        np.add.reduceat(s.graph[order], first),
+        np.add.reduceat(s.bytes[order], first),
         bins,
-        np.add.reduceat(counts, bin_first),
+        np.add.reduceat(s.bin_count[bin_order], bin_first),
     )
 
 

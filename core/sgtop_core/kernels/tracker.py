@@ -26,6 +26,7 @@ from .parse import Parser, Records
 from .ring import Buffer, RingError, RingReader
 from .table import MAX_KERNELS, Rolling, summarise
 from .view import gap_rows, tables
+from .why import LongGaps, Why
 
 HOLD_NS = 3_000_000_000
 """Longest wait for the rows of a kernel's forward."""
@@ -61,7 +62,10 @@ class KernelTracker:
         self._addresses: list[int] = []
         self._sorted: tuple[I64, I64] = (EMPTY, EMPTY)
         self._stats, self._gaps = Rolling(), RollingGaps()
+        self._long = LongGaps(self._gaps)
         self._finder = GapFinder(threshold_ns)
+        self.why: Why | None = None
+        """What is known of the main thread of this rank."""
         self._spans: deque[tuple[int, int, int, int, int]] = deque(maxlen=_SPANS)
         """(begin, end, busy, communication, compute) ns of each block that was counted."""
         self._forward_counts: deque[tuple[int, dict[int, int]]] = deque(maxlen=_SPANS)
@@ -139,6 +143,7 @@ class KernelTracker:
             while self._waiting_for_clock:
                 self._hold(*self._waiting_for_clock.popleft())
         self._count(now)
+        self._long.count(self.why, now)
         return n
 
     def _hold(self, buffer: Buffer, r: Records) -> None:
@@ -191,11 +196,11 @@ class KernelTracker:
         second = int(end.max()) // 1_000_000_000
         self._stats.add(second, summarise(owners.code, kernel, end - start, b["graph"], b["bytes"]))
         self._forward_counts.append((second, self._new_forwards(epoch, owners)))
-        kernels = b["name"] > 0
-        gap, code, cause = self._finder.find(
-            start[kernels], end[kernels], b["stream"][kernels], owners.code[kernels], owners.host[kernels]
-        )
-        self._gaps.add(second, gap, code, cause)
+        gaps = self._finder.find(start, end, owners.code, owners.host)
+        short = gaps.b - gaps.a < self._finder.threshold_ns
+        brief = gaps.only(short)
+        self._gaps.add(second, brief.b - brief.a, brief.code, brief.cause)
+        self._long.add(gaps.only(~short))
         talk = self._communication()[kernel]
         any_talk, busy = bool(talk.any()), union_length(start, end, ordered=True)
         self._spans.append(

@@ -11,9 +11,9 @@ from sgtop_core.model.bins import Durations, quantiles
 from sgtop_core.model.histogram import Histogram
 from sgtop_core.model.kernel_view import OUTSIDE, CopyRow, Kernel, KernelGaps, KernelMode
 
-from .gaps import CAUSES, GAP_EDGES_NS, GapBlock, gap_histogram
+from .gaps import ALWAYS, CAUSES, GAP_EDGES_NS, GapBlock, gap_histogram
 from .names import NameTable
-from .table import Stats, deviations, medians
+from .table import Stats, deviations, medians, renumber
 
 MAX_ROWS = 200
 """Rows of a mode's table; the rest is counted in ``KernelMode.hidden``."""
@@ -23,6 +23,16 @@ def _label(labels: Sequence[str], code: int) -> str:
     return OUTSIDE if code == 0 else labels[code]
 
 
+def _same(addresses: Sequence[int], names: NameTable) -> I64:
+    """Kernel number → the first number with the same full name; a name that is not known yet is its own."""
+    first: dict[str, int] = {}
+    out = []
+    for number, address in enumerate(addresses):
+        name = names.get(address)
+        out.append(first.setdefault(name.full, number))
+    return np.array(out, np.int64)
+
+
 def tables(
     stats: Stats,
     labels: Sequence[str],
@@ -30,7 +40,10 @@ def tables(
     addresses: Sequence[int],
     names: NameTable,
 ) -> tuple[tuple[KernelMode, ...], tuple[CopyRow, ...], dict[str, float]]:
-    """(a table a mode, copies, ms by category)."""
+    """(a table a mode, copies, ms by category). Kernels of one name are one row, as in nsys, however often their module
+    was loaded: Triton's have an address for each shape they were compiled for.
+    """
+    stats = renumber(stats, _same(addresses, names))
     code, kernel = stats.code, stats.kernel
     median, deviation = medians(stats), deviations(stats)
     modes = []
@@ -102,7 +115,9 @@ def _row(mode: str, hist: I64, causes: F64, longest: int) -> KernelGaps:
         p99_us=None if p99 is None else p99 / 1e3,
         max_us=longest / 1e3,
         histogram=Histogram(tuple(e / 1e6 for e in GAP_EDGES_NS), tuple(int(x) for x in gap_histogram(hist))),
-        causes_ms={name: float(v) / 1e6 for name, v in zip(CAUSES, causes, strict=True)},
+        causes_ms={
+            name: float(v) / 1e6 for i, (name, v) in enumerate(zip(CAUSES, causes, strict=True)) if v or i < ALWAYS
+        },
     )
 
 

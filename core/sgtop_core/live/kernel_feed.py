@@ -158,12 +158,13 @@ class KernelFeed:
                 out.append((label, "kernels", dict(want)))
             if rank.asked is None:
                 continue
+            slot = self._model.slots.get(label)
+            rank.tracker.why = slot.state.sources if slot is not None and slot.state is not None else None
             rank.tracker.poll(now)
             wanted = rank.tracker.names_wanted()
             if wanted:
                 rank.names.append(wanted)
                 out.append((label, "kernel_names", {"pointers": wanted}))
-            slot = self._model.slots.get(label)
             if slot is not None:
                 slot.kernels = view = rank.tracker.view(now, window_s)
                 if view.reason and self._told.get(label) != view.reason and view.state in ("failed", "unavailable"):

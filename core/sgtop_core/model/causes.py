@@ -236,6 +236,10 @@ class Sources:
         """End (ns) of the latest interval of ``source``, or what ``push`` was told; -1 before the first."""
         return self._all.mark(source, self._rank)
 
+    def known_until(self) -> int:
+        """Ns up to which all expected sources have reported; far away where none is expected."""
+        return int(self._all.known_until()[self._rank])
+
     def partition(self, a: I64, b: I64) -> Parts:
         """Every nanosecond of the intervals ``[a, b)`` with exactly one cause."""
         return self._all.partition(np.full(len(a), self._rank, np.int64), a, b)

@@ -68,7 +68,7 @@ class CopyRow:
 
 @dataclass(frozen=True, slots=True)
 class KernelGaps:
-    """Idle time of a stream before kernels of one mode: ``max(end so far) → next start``, a stream at a time."""
+    """Idle time of the GPU before kernels of one mode: ``max(end so far) → next start``, over all streams."""
 
     mode: str
     count: int
@@ -79,7 +79,9 @@ class KernelGaps:
     histogram: Histogram
     causes_ms: Mapping[str, float] = field(default_factory=dict)
     """``host wait``: the GPU was idle before the host began to launch the forward; ``kernel wait``: shorter than
-    ``KernelView.threshold_us``; ``other``. They sum to ``total_ms``. After HTA's idle-time breakdown."""
+    ``KernelView.threshold_us``; ``other``, after HTA's idle-time breakdown; and of those from the threshold on the time
+    in which the main thread was ``preempted``, ``throttled``, in ``gc``, or had ``no work``. They sum to
+    ``total_ms``."""
 
 
 @dataclass(frozen=True, slots=True)
