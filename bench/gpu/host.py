@@ -42,8 +42,10 @@ def witness() -> Witness:
 
 
 @contextmanager
-def decoding(bs: int, tokens: int = 30000, again: bool = False) -> Iterator[None]:
-    """``bs`` requests decode until the end; then they are aborted. ``again``: those that finish begin anew.
+def decoding(bs: int, tokens: int = 30000, again: bool = False, prompt: int = 64) -> Iterator[None]:
+    """``bs`` requests of ``prompt`` tokens decode until the end; then they are aborted.
+
+    ``again``: those that finish begin anew.
 
     Raises:
         TimeoutError: they do not all decode within 60 s.
@@ -53,9 +55,9 @@ def decoding(bs: int, tokens: int = 30000, again: bool = False) -> Iterator[None
     def one(seed: int) -> None:
         chosen = random.Random(seed)
         try:
-            talk.generate([chosen.randrange(6, 250) for _ in range(64)], tokens)
+            talk.generate([chosen.randrange(6, 250) for _ in range(prompt)], tokens)
             while again and not over.is_set():
-                talk.generate([chosen.randrange(6, 250) for _ in range(64)], tokens)
+                talk.generate([chosen.randrange(6, 250) for _ in range(prompt)], tokens)
         except RuntimeError:
             return  # an abort may be answered with an error
 

@@ -5,7 +5,8 @@
 A JSON line a check:
 
 * ``equal``: the ten largest kernels of DECODE by sgtop, before and after a profile of ``num_steps`` 20 of the same
-  endless decode, and by that profile: launches a step equal, total time a step within 2 %
+  endless decode, and by that profile: launches a step equal, total time a step within 2 %. Attention grows with the
+  context: sgtop's figure is taken between its two at the step of the profile
 * ``cycles``: 50 times on and off during the decode and short requests: no failed request
 * ``profile``: ``/start_profile`` before, during and after tracing: as many kernels a step in each trace
 * ``leave``: seconds from detaching to the agent's thread being gone, while tracing
@@ -29,6 +30,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,7 @@ REPO = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPO), *(str(REPO / part) for part in ("agent", "probes", "core"))]
 sys.path.append("/tmp/sgtop-gpu/site")  # the server's bundle: what sgtop needs and the host lacks
 
+from host import decoding  # noqa: E402
 from sgtop_core.model.kernel_view import KernelMode, KernelView  # noqa: E402
 from sgtop_core.session import Session, SessionOptions  # noqa: E402
 
@@ -105,11 +108,12 @@ class Talk:
         spans = [
             e for e in events if e.get("cat") == "gpu_user_annotation" and str(e.get("name", "")).startswith("step[")
         ]
-        decode = sorted((e["ts"], e["ts"] + e["dur"]) for e in spans if "DECODE" in e["name"])
+        # One span a step and stream.
+        decode = collections.Counter(e["tid"] for e in spans if "DECODE" in e["name"])
         kernels = [e for e in events if e.get("cat") == "kernel"]
         for e in kernels:
             out[e["name"]].append(float(e["dur"]))
-        return out, len(decode)
+        return out, max(decode.values(), default=0)
 
 
 def live(port: int, kernels: str = "off", window_s: float = 60.0) -> Session:
@@ -148,64 +152,97 @@ def decode_table(view: KernelView | None) -> KernelMode | None:
     return next((m for m in view.modes if m.mode == "DECODE"), None) if view is not None else None
 
 
-def traced(talk: Talk, seconds: float) -> KernelView:
-    """The tables of a session of its own that traced for so long."""
-    session = live(talk.port)
+@dataclass(frozen=True)
+class Traced:
+    """Kernels of some seconds of tracing, and the step in their middle."""
+
+    view: KernelView
+    middle: float
+
+    @property
+    def table(self) -> KernelMode | None:
+        """Of DECODE."""
+        return next((m for m in self.view.modes if m.mode == "DECODE"), None)
+
+
+def step_of(session: Session) -> int:
+    """``forward_ct`` of the newest step seen."""
+    return session.snapshot().ranks[0].last_step or 0
+
+
+def trace(session: Session, seconds: float) -> float:
+    """Trace for so long; the step in the middle."""
+    switch(session, "on", "tracing")
+    first = step_of(session)
+    time.sleep(seconds)
+    last = step_of(session)
+    switch(session, "off", "off")
+    return (first + last) / 2
+
+
+def finish(session: Session, middle: float) -> Traced:
+    """What the session saw, when all of it is counted."""
     try:
-        switch(session, "on", "tracing")
-        time.sleep(seconds)
-        switch(session, "off", "off")
         time.sleep(4.5)  # what waits for its forward is counted by then
         view = tracing(session)
         assert view is not None
-        return view
+        return Traced(view, middle)
     finally:
         session.stop()
 
 
 def equal(talk: Talk, bs: int) -> dict[str, Any]:
-    with talk.decoding(bs):
-        before = traced(talk, 3.0)
+    # A long prompt, so that attention takes nearly as long at the beginning as at the end; for what it grows by, both
+    # sides of the profile are measured, and the step at which it was is put between them.
+    with decoding(bs, prompt=8000 if bs == 1 else 4000):
+        session = live(talk.port)
+        middle = trace(session, 3.0)
+        at = step_of(session)
         theirs, steps = talk.profile()
-        after = traced(talk, 3.0)
-    tables = [decode_table(before), decode_table(after)]
+        at = (at + step_of(session)) // 2
+        second = live(talk.port)
+        later = trace(second, 3.0)
+        before, after = finish(session, middle), finish(second, later)
+    tables = [before.table, after.table]
     if tables[0] is None or tables[1] is None or not theirs:
-        return {"ok": False, "error": "no DECODE table, or an empty trace", "modes": [m.mode for m in before.modes]}
-    ours: dict[str, list[Any]] = collections.defaultdict(list)
-    for table in tables:
-        assert table is not None
-        for k in table.rows:
-            ours[k.full_name].append(k)
-    # The trace may hold a step more or less than was asked for: count them by the kernels that run once a step.
+        return {
+            "ok": False,
+            "error": "no DECODE table, or an empty trace",
+            "modes": [m.mode for m in before.view.modes],
+        }
+    ours = [{k.full_name: k for k in table.rows} for table in tables if table is not None]
+    share = (at - before.middle) / max(after.middle - before.middle, 1)
     steps = steps or STEPS
     rows, bad = [], []
     largest = sorted(theirs, key=lambda name: -sum(theirs[name]))[:10]
     for name in largest:
-        found = ours.get(name)
-        if not found:
+        a, b = (each.get(name) for each in ours)
+        if a is None or b is None:
             bad.append(name[:80])
             rows.append({"name": name[:80], "missing": True})
             continue
-        per_step = statistics.mean(k.per_step or 0 for k in found)
-        # Medians of both sides' mean durations: the decode's context grows between the two of ours.
-        avg = statistics.mean(k.avg_us for k in found)
-        own, other = per_step * avg, len(theirs[name]) / steps * statistics.mean(theirs[name])
+        per_step = ((a.per_step or 0) + (b.per_step or 0)) / 2
+        avg = a.avg_us + (b.avg_us - a.avg_us) * share
+        profiler = statistics.mean(theirs[name])
+        ratio = per_step * avg / (len(theirs[name]) / steps * profiler)
         row = {
             "name": name[:80],
             "per_step": round(per_step, 2),
             "profiler_per_step": round(len(theirs[name]) / steps, 2),
-            "avg_us": round(avg, 3),
-            "profiler_avg_us": round(statistics.mean(theirs[name]), 3),
-            "time_ratio": round(own / other, 4),
+            "avg_us": [round(a.avg_us, 3), round(b.avg_us, 3)],
+            "profiler_avg_us": round(profiler, 3),
+            "time_ratio": round(ratio, 4),
         }
         rows.append(row)
-        if round(per_step) != round(len(theirs[name]) / steps) or abs(avg / statistics.mean(theirs[name]) - 1) > LIMIT:
+        if round(per_step) != round(len(theirs[name]) / steps) or abs(ratio - 1) > LIMIT:
             bad.append(name[:80])
-    view = after
+    view = after.view
     return {
-        "bs": bs, "trace_steps": steps, "launches_per_step": tables[1].launches_per_step,
+        "bs": bs, "trace_steps": steps, "profile_between": round(share, 2),
+        "launches_per_step": tables[1].launches_per_step,
         "graph_share": tables[1].graph_share, "rows": rows, "bad": bad, "lost_buffers": view.lost_buffers,
         "untimed": view.untimed, "busy_share": view.busy_share, "event_busy_share": view.event_busy_share,
+        "traced_s": view.traced_s,
         "gaps": {g.mode: {"count": g.count, "p50_us": g.p50_us, "causes_ms": dict(g.causes_ms)} for g in view.gaps},
         "modes": {m.mode: [m.forwards, m.launches] for m in view.modes}, "ok": not bad,
     }  # fmt: skip

@@ -21,7 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from common import alternate, header, ratio, result, say
+from common import alternate, header, ratio, result, say, undrifted
 from host import PORT, decoding, witness
 from kernels_server import Talk, live, switch
 
@@ -75,9 +75,13 @@ def main() -> None:
             pairs = alternate(given.pairs, rate, on)
     finally:
         session.stop()
-    middle, low, high = ratio(pairs)
+    middle, low, high = ratio(undrifted(pairs))
     say("steps/s, off and on", " and ".join(f"{statistics.median(p[i] for p in pairs):.2f}" for i in (0, 1)))
-    say("throughput on ÷ off", f"{middle:.4f}, 95 % interval {low:.4f} to {high:.4f} ({len(pairs)} pairs)")
+    say(
+        "throughput on ÷ off",
+        f"{middle:.4f}, 95 % interval {low:.4f} to {high:.4f} ({len(pairs)} pairs)",
+    )
+    say("pairs", " ".join(f"{a:.1f}/{b:.1f}" for a, b in pairs))
     stop_s = round(max(stops), 3) if stops else None
     result(bench="kernels_throughput", mode=given.mode, bs=given.bs, ratio=middle, low=low, high=high,
            pairs=len(pairs), stop_s_max=stop_s)  # fmt: skip
@@ -105,8 +109,12 @@ def profile(bs: int, rate: Any, most: int, budget: float) -> None:
             pairs += alternate(2, rate, on)
         short = list(stops)
         on(3.0)
-    middle, low, high = ratio(pairs)
-    say("throughput on ÷ off", f"{middle:.4f}, 95 % interval {low:.4f} to {high:.4f} ({len(pairs)} pairs)")
+    middle, low, high = ratio(undrifted(pairs))
+    say(
+        "throughput on ÷ off",
+        f"{middle:.4f}, 95 % interval {low:.4f} to {high:.4f} ({len(pairs)} pairs)",
+    )
+    say("pairs", " ".join(f"{a:.1f}/{b:.1f}" for a, b in pairs))
     result(bench="kernels_throughput", mode="profile", bs=bs, ratio=middle, low=low, high=high, pairs=len(pairs),
            stop_s_p50=statistics.median(short), stop_s_max=max(short), stop_s_after_3_s=stops[-1])  # fmt: skip
 

@@ -40,7 +40,7 @@ class Server:
 
 SERVERS = {
     "8b": Server("qwen3-8b", 30000),
-    "8b-second": Server("qwen3-8b", 30100, ("--mem-fraction-static", "0.9", "--max-total-tokens", "250000")),
+    "8b-second": Server("qwen3-8b", 30100, ("--mem-fraction-static", "0.9", "--max-total-tokens", "450000")),
     "moe": Server("dsv2-lite", 30200, SHARED),
     "8b-eager": Server("qwen3-8b", 30300, (*SHARED, "--disable-cuda-graph")),
 }
@@ -76,7 +76,7 @@ CHECKS: dict[str, Check] = {
     "kernels_windows": Check(
         "8b", ("kernels_throughput.py", "--mode", "windows", "--real", "--seconds", "10"), 470),
     "kernels_on": Check("8b", ("kernels_throughput.py", "--mode", "on", "--seconds", "1"), 120),
-    "kernels_profile": Check("8b", ("kernels_throughput.py", "--mode", "profile", "--seconds", "0.5"), 240),
+    "kernels_profile": Check("8b", ("kernels_throughput.py", "--mode", "profile", "--seconds", "0.5"), 270, 1),
     "record": Check("8b", ("record_sessions.py", "--seconds", "15"), 150, 1),
     "replay": Check(None, ("kernels_replay.py", "--only", "cycles", "eager", "profile"), 120, 1),
     "soak": Check(None, ("kernels_replay.py", "--only", "soak", "--budget", "250"), 260, 1),
