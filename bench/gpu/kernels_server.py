@@ -176,7 +176,9 @@ def trace(session: Session, seconds: float) -> float:
     first = step_of(session)
     time.sleep(seconds)
     last = step_of(session)
-    switch(session, "off", "off")
+    reply = session.command(None, "kernels", {"mode": "off"})
+    if not reply["ok"]:
+        raise RuntimeError(f"kernels off: {reply}")
     return (first + last) / 2
 
 
@@ -192,17 +194,23 @@ def finish(session: Session, middle: float) -> Traced:
 
 
 def equal(talk: Talk, bs: int) -> dict[str, Any]:
-    # A long prompt, so that attention takes nearly as long at the beginning as at the end; for what it grows by, both
-    # sides of the profile are measured, and the step at which it was is put between them.
-    with decoding(bs, prompt=8000 if bs == 1 else 4000):
-        session = live(talk.port)
-        middle = trace(session, 3.0)
-        at = step_of(session)
-        theirs, steps = talk.profile()
-        at = (at + step_of(session)) // 2
-        second = live(talk.port)
-        later = trace(second, 3.0)
-        before, after = finish(session, middle), finish(second, later)
+    # Attention's time is a staircase of the context (it is split, and each part read in tiles), 3 % a stair at 8,000
+    # tokens. So both sides of the profile are traced for a fraction of a second, as close to it as can be.
+    long, tokens = (8000, 20_000) if bs == 1 else (2000, 20_000)
+    with decoding(bs, tokens, prompt=long):
+        first, second = live(talk.port), live(talk.port)
+        middle = trace(first, 0.25)
+        time.sleep(0.3)
+        at = step_of(first)
+        taken: list[tuple[dict[str, list[float]], int]] = []
+        profiling = threading.Thread(target=lambda: taken.append(talk.profile()))
+        profiling.start()
+        while step_of(first) < at + STEPS + 5 and profiling.is_alive():
+            time.sleep(0.02)
+        later = trace(second, 0.25)
+        profiling.join()
+        before, after = finish(first, middle), finish(second, later)
+    (theirs, steps) = taken[0]
     tables = [before.table, after.table]
     if tables[0] is None or tables[1] is None or not theirs:
         return {
@@ -211,7 +219,7 @@ def equal(talk: Talk, bs: int) -> dict[str, Any]:
             "modes": [m.mode for m in before.view.modes],
         }
     ours = [{k.full_name: k for k in table.rows} for table in tables if table is not None]
-    share = (at - before.middle) / max(after.middle - before.middle, 1)
+    share = (at + STEPS / 2 - before.middle) / max(after.middle - before.middle, 1)
     steps = steps or STEPS
     rows, bad = [], []
     largest = sorted(theirs, key=lambda name: -sum(theirs[name]))[:10]

@@ -7,6 +7,7 @@ off, each in a step of 7 ms.
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from sgtop_core.kernels.tracker import KernelTracker
 
 STEP = 7_000_000
@@ -73,3 +74,36 @@ def test_nothing_is_cut_while_tracing_goes_on() -> None:
     tracker._block(1, kernels(0))
     assert tracker.cut == 0
     assert set(tracker._stats.since(0).count.tolist()) == {11}
+
+
+def test_a_replay_that_the_profiler_cut_is_in_no_table() -> None:
+    """Torch's profiler stopped 600 ms before tracing began; the replay that was in flight then comes now."""
+    rows = kernels(0)
+    lost = {name: column[: KERNELS + 1].copy() for name, column in rows.items()}
+    lost["start"] -= 600_000_000
+    lost["graph"][:] = 14
+    tracker = KernelTracker({2: "DECODE"})
+    before = forwards(110)
+    for name in ("t0", "t1", "gpu0", "gpu1"):
+        before[name] = before[name] - 90 * STEP
+    tracker.on_forwards(before)
+    tracker.on_state({"k": "kernels", "windows": [], "on": [1, ON]})
+    tracker._block(1, {name: np.concatenate((lost[name], rows[name])) for name in rows})
+    stats = tracker._stats.since(0)
+    assert tracker.cut == KERNELS + 1
+    assert set(stats.count.tolist()) == {11}
+    assert int(stats.high.max()) == 500_000
+
+
+def test_what_another_client_traced_before_is_no_idle_time() -> None:
+    """A window that ended before this client came: it knows no kernel of it."""
+    tracker = KernelTracker({2: "DECODE"})
+    tracker.on_forwards(forwards(20))
+    tracker.on_state({"k": "kernels", "windows": [[1, ON - 40 * STEP, ON - 20 * STEP, 0, 0], [2, ON, OFF, 0, 0]]})
+    tracker._since = ON - 5 * STEP
+    tracker._block(2, kernels(0))
+    tracker._done_until = OFF + STEP
+    view = tracker.view(OFF + STEP, 60.0)
+    assert view.traced_s == pytest.approx(10 * STEP / 1e9, rel=0.1), "the eleventh was cut"
+    assert view.busy_share is not None
+    assert view.busy_share > 0.5

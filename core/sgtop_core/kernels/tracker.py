@@ -77,6 +77,8 @@ class KernelTracker:
         self._shown = KernelView("off", "off", "")
         self._figures_at = (-1, 0.0, -1)
         self._done_until = 0
+        self._since: int | None = None
+        """From when on the ring's kernels are known here, ns: another client may have traced before."""
         self.on_block: Callable[[Mapping[str, I64]], None] | None = None
         """Sees every record that is counted, as columns: start, end (CLOCK_MONOTONIC ns), name (an address; below 0 a
         copy or set), stream, graph, bytes. For recordings."""
@@ -142,6 +144,8 @@ class KernelTracker:
         if self.clock.ready:
             while self._waiting_for_clock:
                 self._hold(*self._waiting_for_clock.popleft())
+        if self._since is None:  # a session that runs already is read from its oldest buffer on
+            self._since = min([now, *(int(b["start"].min()) for b in self._pending)])
         self._count(now)
         self._long.count(self.why, now)
         return n
@@ -217,10 +221,18 @@ class KernelTracker:
         """``b`` without the graph replays that ran, or waited to run, when tracing was switched off.
 
         Measured on an H200 (CUPTI 13.0.85): every kernel of the replay in flight gets the end of the same node in a
-        replay some steps later, tens of milliseconds too late. Kernels that were launched one by one end rightly.
+        replay some steps later, tens of milliseconds too late. Kernels that were launched one by one end rightly. So
+        does the replay that was in flight when torch's profiler stopped; its kernels come when tracing is switched on
+        next, with the start that they had then: 600 ms "long", of a forward that was not traced.
         """
-        off = self._windows.get(epoch, (0, _OPEN))[1]
-        cut = (b["graph"] != 0) & (b["end"] > off)
+        on, off = self._windows.get(epoch, (0, _OPEN))
+        graph = b["graph"] != 0
+        stale = graph & (b["start"] < on)
+        if stale.any():
+            self.cut += int(np.count_nonzero(stale))
+            b = {name: column[~stale] for name, column in b.items()}
+            graph = graph[~stale]
+        cut = graph & (b["end"] > off)
         if not cut.any():
             return b
         # Their ends say nothing, so that they go to forwards by their start. What else those launched goes too: a
@@ -304,10 +316,11 @@ class KernelTracker:
 
     def _figures(self, now: int, since: int) -> KernelView:
         """What is summed up from the second ``since`` on."""
+        begin = max(since * 1_000_000_000, self._since or 0)
         stretches = [
-            (max(a, since * 1_000_000_000), min(b, self._done_until))
+            (max(a, begin), min(b, self._done_until))
             for a, b in self._windows.values()
-            if b > since * 1_000_000_000 and a < self._done_until
+            if b > begin and a < self._done_until
         ]
         forwards: dict[int, int] = {}
         for second, codes in self._forward_counts:
