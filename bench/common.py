@@ -94,12 +94,22 @@ def ratio(pairs: Sequence[tuple[float, float]], rounds: int = 20_000) -> tuple[f
     return float(np.median(each)), float(low), float(high)
 
 
-def undrifted(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """What ``alternate`` measured, two pairs (A B, B A) as one by geometric means: a steady drift cancels.
+def effect(rows: Sequence[tuple[bool, float, float]]) -> tuple[float, float, float]:
+    """Rate on ÷ off, with its 95 % interval, where the rate also depends on a position (the length of a context).
 
-    On an endless decode the rate falls by 3 % in 10 s, which is more than what is measured.
+    Args:
+        rows: (on, position, rate) of each measurement. log(rate) is fitted by a cubic of the position and a step for
+            "on": unlike pairs, that needs no equal distances, and attaching takes longer than detaching.
     """
-    return [((a1 * a2) ** 0.5, (b1 * b2) ** 0.5) for (a1, b1), (a2, b2) in zip(pairs[::2], pairs[1::2], strict=False)]
+    on, x, rate = (np.array(column, float) for column in zip(*rows, strict=True))
+    x = (x - x.mean()) / max(float(x.std()), 1e-9)
+    model = np.column_stack([on, np.ones_like(x), x, x**2, x**3])
+    best = np.linalg.lstsq(model, np.log(rate), rcond=None)[0]
+    rest = np.log(rate) - model @ best
+    free = len(rate) - model.shape[1]
+    error = float(np.sqrt(rest @ rest / free * np.linalg.inv(model.T @ model)[0, 0]))
+    t = 1.96 + 2.4 / free  # Student's t at 97.5 %, to 1 % from ten degrees of freedom on
+    return float(np.exp(best[0])), float(np.exp(best[0] - t * error)), float(np.exp(best[0] + t * error))
 
 
 def pin(pid: int, cpus: set[int]) -> None:
@@ -125,6 +135,9 @@ class Steps:
 
 class Witness:
     """Reads what ``sgtop_witness`` writes for one scheduler."""
+
+    kept = sgtop_witness.ROWS
+    """Steps that its file holds."""
 
     def __init__(self, folder: Path, pid: int) -> None:
         """The file must be there: the scheduler has run a batch."""

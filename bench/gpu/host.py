@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from common import Client, Witness
+import numpy as np
+from common import Client, Witness, effect, result, say
 from sgtop_probes.discovery import RankProcess
 from sgtop_probes.resolve import resolve
 
@@ -20,7 +21,7 @@ PORT = int(os.environ.get("SGTOP_BENCH_PORT", "30000"))
 """run_all.py says on which port the server of this check listens."""
 FOLDER = STATE / "witness"
 
-__all__ = ["FOLDER", "PORT", "Listener", "client", "decoding", "rank", "witness"]
+__all__ = ["FOLDER", "PORT", "Listener", "Rates", "client", "decoding", "rank", "witness"]
 
 
 def client() -> Client:
@@ -79,3 +80,41 @@ def decoding(bs: int, tokens: int = 30000, again: bool = False, prompt: int = 64
         talk.abort()
         for thread in threads:
             thread.join(30)
+
+
+class Rates:
+    """Decode rates by the witness, each with the length of the generation at which it was taken."""
+
+    def __init__(self, seen: Witness, bs: int) -> None:
+        self.rows: list[tuple[bool, float, float]] = []
+        """For ``common.effect``."""
+        self._seen, self._bs = seen, bs
+
+    def take(self, on: bool, seconds: float) -> float:
+        """Steps a second of the next ``seconds``.
+
+        Raises:
+            SystemExit: the batch was not of the size that was asked for.
+        """
+        first = self._seen.count()
+        time.sleep(seconds)
+        last = self._seen.count()
+        steps = self._seen.steps(first, last)
+        decode = steps.mode == steps.mode[-1]
+        if not (steps.bs[decode] == self._bs).all():
+            raise SystemExit(f"the batch was not {self._bs} all the time: {sorted(set(steps.bs.tolist()))}")
+        rate = float((steps.t0.size - 1) / (steps.t0[-1] - steps.t0[0]) * 1e9)
+        far = max(0, last - Witness.kept + 1000)
+        other = np.flatnonzero(self._seen.steps(far, last).mode != steps.mode[-1])
+        begun = far + int(other[-1]) if len(other) else far
+        self.rows.append((on, (first + last) / 2 - begun, rate))
+        return rate
+
+    def report(self, **about: object) -> None:
+        """Print on ÷ off and every measurement."""
+        middle, low, high = effect(self.rows)
+        off, on = (float(np.median([r for side, _, r in self.rows if side == s])) for s in (False, True))
+        say("steps/s, off and on", f"{off:.2f} and {on:.2f}")
+        say("throughput on ÷ off", f"{middle:.4f}, 95 % interval {low:.4f} to {high:.4f} ({len(self.rows) // 2} pairs)")
+        say("on, length, steps/s", " ".join(f"{on:d}/{x:.0f}/{r:.1f}" for on, x, r in self.rows))
+        result(**about, bs=self._bs, ratio=middle, low=low, high=high, pairs=len(self.rows) // 2)

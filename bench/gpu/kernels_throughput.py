@@ -15,13 +15,14 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from common import alternate, header, ratio, result, say, undrifted
+from common import alternate, header
 from host import PORT, decoding, witness
 from kernels_server import Talk, live, switch
 
@@ -37,23 +38,19 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=200.0, help="seconds after which profile begins no more pairs")
     given = parser.parse_args()
     header()
-    seen = witness()
-
-    def rate(seconds: float = given.seconds) -> float:
-        first = seen.count()
-        time.sleep(seconds)
-        steps = seen.steps(first)
-        return float((steps.t0.size - 1) / (steps.t0[-1] - steps.t0[0]) * 1e9)
-
+    rates = Rates(witness(), given.bs)
     if given.mode == "profile":
-        profile(given.bs, rate, given.pairs, given.budget)
+        profile(rates, given)
         return
     session = live(PORT)
     stops = []
 
+    def off() -> float:
+        return rates.take(False, given.seconds)
+
     def on() -> float:
         if given.mode == "off":
-            return rate()
+            return rates.take(True, given.seconds)
         if given.mode == "windows":
             short = {} if given.real else {"window_s": 0.1, "period_s": 1.0}
             reply = session.command(None, "kernels", {"mode": "windows", **short})
@@ -63,7 +60,7 @@ def main() -> None:
         else:
             switch(session, "on", "tracing")
             time.sleep(0.2)
-        got = rate()
+        got = rates.take(True, given.seconds)
         t = time.monotonic()
         switch(session, "off", "off")
         stops.append(time.monotonic() - t)
@@ -71,52 +68,43 @@ def main() -> None:
         return got
 
     try:
-        with decoding(given.bs, again=True):
-            pairs = alternate(given.pairs, rate, on)
+        with decoding(given.bs, again=True, prompt=2000):
+            alternate(given.pairs, off, on)
     finally:
         session.stop()
-    middle, low, high = ratio(undrifted(pairs))
-    say("steps/s, off and on", " and ".join(f"{statistics.median(p[i] for p in pairs):.2f}" for i in (0, 1)))
-    say(
-        "throughput on ÷ off",
-        f"{middle:.4f}, 95 % interval {low:.4f} to {high:.4f} ({len(pairs)} pairs)",
-    )
-    say("pairs", " ".join(f"{a:.1f}/{b:.1f}" for a, b in pairs))
-    stop_s = round(max(stops), 3) if stops else None
-    result(bench="kernels_throughput", mode=given.mode, bs=given.bs, ratio=middle, low=low, high=high,
-           pairs=len(pairs), stop_s_max=stop_s)  # fmt: skip
+    rates.report(bench="kernels_throughput", mode=given.mode, stop_s_max=round(max(stops), 3) if stops else None)
 
 
-def profile(bs: int, rate: Any, most: int, budget: float) -> None:
+def profile(rates: Rates, given: argparse.Namespace) -> None:
     """SGLang's own profiler, for comparison."""
     talk = Talk(PORT)
     stops: list[float] = []
 
-    def on(seconds: float | None = None) -> float:
-        with tempfile.TemporaryDirectory() as folder:
-            talk.post("/start_profile", {"activities": ["CPU", "GPU"], "with_stack": False, "output_dir": folder})
-            got = float(rate() if seconds is None else rate(seconds))
-            t = time.monotonic()
-            talk.post("/stop_profile", {})
-            stops.append(round(time.monotonic() - t, 2))
+    def off() -> float:
+        return rates.take(False, given.seconds)
+
+    def on() -> float:
+        got = profiled(lambda: rates.take(True, given.seconds))
         time.sleep(0.5)
         return got
 
-    end = time.monotonic() + budget
-    pairs: list[tuple[float, float]] = []
-    with decoding(bs, again=True):
-        while len(pairs) < most and time.monotonic() < end:
-            pairs += alternate(2, rate, on)
+    def profiled(work: Callable[[], Any]) -> Any:
+        with tempfile.TemporaryDirectory() as folder:
+            talk.post("/start_profile", {"activities": ["CPU", "GPU"], "with_stack": False, "output_dir": folder})
+            got = work()
+            t = time.monotonic()
+            talk.post("/stop_profile", {})
+            stops.append(round(time.monotonic() - t, 2))
+        return got
+
+    end = time.monotonic() + given.budget
+    with decoding(given.bs, again=True, prompt=2000):
+        while len(stops) < given.pairs and time.monotonic() < end:
+            alternate(2, off, on)
         short = list(stops)
-        on(3.0)
-    middle, low, high = ratio(undrifted(pairs))
-    say(
-        "throughput on ÷ off",
-        f"{middle:.4f}, 95 % interval {low:.4f} to {high:.4f} ({len(pairs)} pairs)",
-    )
-    say("pairs", " ".join(f"{a:.1f}/{b:.1f}" for a, b in pairs))
-    result(bench="kernels_throughput", mode="profile", bs=bs, ratio=middle, low=low, high=high, pairs=len(pairs),
-           stop_s_p50=statistics.median(short), stop_s_max=max(short), stop_s_after_3_s=stops[-1])  # fmt: skip
+        profiled(lambda: time.sleep(3))
+    rates.report(bench="kernels_throughput", mode="profile", stop_s_p50=statistics.median(short),
+                 stop_s_max=max(short), stop_s_after_3_s=stops[-1])  # fmt: skip
 
 
 if __name__ == "__main__":

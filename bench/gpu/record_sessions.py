@@ -86,7 +86,7 @@ def main() -> None:
     plan: list[tuple[Scene, Callable[[], Load]]] = [
         (Scene("decode-bound", "H200, 8B, 32 running: decode with CUDA graphs, healthy", 10, s, nothing),
          lambda: Load(args.url, 32, 64, 30_000)),
-        (Scene("contention", "H200, 8B, 1 running: a busy process takes the scheduler's CPU", 20, s, neighbour),
+        (Scene("contention", "H200, 8B, 1 running: a busy process takes the scheduler's CPU", 20, 1.5 * s, neighbour),
          lambda: Load(args.url, 1, 64, 30_000)),
         (Scene("eager-fallback", "H200, 8B, 96 running: more than the largest captured graph (64)", 30, s, nothing),
          lambda: Load(args.url, 96, 64, 30_000)),

@@ -133,7 +133,7 @@ def _defs() -> S:
         event_busy_share=_doc(N_SHARE, "The same time inside forwards by CUDA events: calibrates gaps of label gpu."),
         communication_share=N_SHARE,
         communication_exposed_share=_doc(N_SHARE, "Communication and nothing else."),
-        inflation=_map(_NUM, "Mode → median step time inside ÷ outside the tracing windows."),
+        inflation=_map(_NUM, "Mode → median step time inside the tracing windows ÷ just before and after."),
         categories_ms=_map(_NUM, "Category → ms of kernels."),
         modes=_map(
             _object(

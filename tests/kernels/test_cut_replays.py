@@ -107,3 +107,24 @@ def test_what_another_client_traced_before_is_no_idle_time() -> None:
     assert view.traced_s == pytest.approx(10 * STEP / 1e9, rel=0.1), "the eleventh was cut"
     assert view.busy_share is not None
     assert view.busy_share > 0.5
+
+
+def test_what_was_launched_before_tracing_is_no_idle_time() -> None:
+    """Prefills: tracing is on, and the GPU works off for 40 steps' time what was launched before; nothing shows it."""
+    tracker = KernelTracker({2: "DECODE"})
+    rows = forwards(40)
+    rows["t0"] = rows["t1"] = ON - 50 * STEP + np.arange(40, dtype=np.int64) * 1_000
+    traced = {name: column + 40 * STEP if name in ("t0", "t1", "gpu0", "gpu1") else column
+              for name, column in forwards(20).items()}  # fmt: skip
+    traced["ct"] = traced["ct"] + 40
+    tracker.on_forwards({name: np.concatenate((rows[name], traced[name])) for name in rows})
+    off = ON + 51 * STEP
+    tracker.on_state({"k": "kernels", "windows": [[1, ON, off, 0, 0]], "on": None})
+    late = kernels(0)
+    late["start"], late["end"] = late["start"] + 40 * STEP, late["end"] + 40 * STEP
+    tracker._block(1, late)
+    tracker._done_until = off + STEP
+    view = tracker.view(off + STEP, 60.0)
+    assert view.traced_s == pytest.approx(11 * STEP / 1e9, rel=0.05)
+    assert view.event_busy_share is not None
+    assert view.event_busy_share > 0.9

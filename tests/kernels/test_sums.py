@@ -248,6 +248,18 @@ def test_inflation_compares_equal_batch_sizes() -> None:
     assert got == {1: pytest.approx(1.05, abs=0.001)}
 
 
+def test_inflation_is_not_fooled_by_steps_that_get_longer() -> None:
+    """An endless decode: 30 % longer from one end to the other, and tracing costs 1 %."""
+    windows = [(k * 1_000_000, k * 1_000_000 + 100_000) for k in (1, 11, 21)]
+    t0, t = [], 0
+    while t < 30_000_000:
+        t0.append(t)
+        t += int((1_000 + t * 300 / 30_000_000) * (1.01 if any(a <= t < b for a, b in windows) else 1.0))
+    start = np.array(t0, np.int64)
+    one = np.ones_like(start[:-1])
+    assert inflation(one, one, start[:-1], np.diff(start), windows)[1] == pytest.approx(1.01, abs=0.001)
+
+
 def test_inflation_is_unknown_without_both_sides() -> None:
     t0 = np.arange(0, 1_000_000, 1000, dtype=np.int64)
     one = np.ones_like(t0)

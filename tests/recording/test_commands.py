@@ -99,15 +99,32 @@ def test_a_broken_off_recording_says_so(recording: tuple[Path, Live], tmp_path: 
 
 def test_demos_are_real_small_and_whole() -> None:
     demos = embedded.all_demos()
-    assert {d.name for d in demos} >= {"cpu-server", "cpu-contention"}
+    assert {d.name for d in demos} == {
+        "cpu-server", "cpu-contention", "decode-bound", "prefill-bound", "contention", "eager-fallback"
+    }  # fmt: skip
     for d in demos:
         assert d.bytes < 1_000_000
         assert d.says
-        assert d.seconds > 20
+        assert d.seconds > 14
         with embedded.open_demo(d.name) as r:
             assert r.complete
             assert r.damage == 0
             assert r.meta["recorded"]
+
+
+@pytest.mark.parametrize(
+    ("name", "at", "said"),
+    [
+        ("contention", "9s", "preempted .* by batch-job"),
+        ("eager-fallback", "12s", "decode runs eager: bs 96 > largest captured 64"),
+        ("decode-bound", "12s", "findings: none"),
+        ("prefill-bound", "10s", "findings: none"),
+    ],
+)
+def test_what_a_gpu_server_did_is_found_again(name: str, at: str, said: str) -> None:
+    text = sgtop("demo", name, "--once", "--at", at).stdout
+    assert re.search(said, text), text
+    assert "_fwd_" in text, "the kernels' names are in it"
 
 
 def test_demo_without_a_terminal() -> None:

@@ -132,6 +132,12 @@ class Forwards:
         keep = b > a
         return union_length(a[keep], b[keep])
 
+    def launched_until(self, t: int) -> int:
+        """When what was launched before ``t`` (ns) ends on the GPU; 0 where nothing is known of it."""
+        r = self._rows
+        before = r["t0"] < t
+        return int(r["finish"][before].max()) if self.timed and before.any() else 0
+
     def steps(self) -> tuple[I64, I64, I64, I64]:
         """(code, batch size, host start, length in ns) of forwards followed by the same runner's next step."""
         r = self._rows

@@ -330,8 +330,9 @@ class KernelTracker:
         labels = self.forwards.labels
         modes, copies, categories = tables(self._stats.since(since), labels, forwards, self._addresses, self.names)
         gaps, all_gaps = gap_rows(self._gaps.since(since), labels)
-        traced, busy, talk, exposed = self._shares(stretches)
-        events = [e for e in (self.forwards.busy(a, b) for a, b in stretches) if e is not None]
+        seen, busy, talk, exposed = self._shares(stretches)
+        traced = sum(b - a for a, b in seen)
+        events = [e for e in (self.forwards.busy(a, b) for a, b in seen) if e is not None]
         begun = sorted((a, min(b, now)) for a, b in self._windows.values())
         cost = inflation(*self.forwards.steps(), begun)
         return KernelView(
@@ -356,21 +357,24 @@ class KernelTracker:
             inflation={labels[c]: r for c, r in cost.items()},
         )
 
-    def _shares(self, stretches: list[tuple[int, int]]) -> tuple[int, int, int, int]:
-        """(traced, busy, communication, communication alone) ns over the stretches.
+    def _shares(self, stretches: list[tuple[int, int]]) -> tuple[list[tuple[int, int]], int, int, int]:
+        """What was seen on the GPU of the stretches, and busy, communication, communication alone in it, ns.
 
         Kernels begin a little after tracing is enabled on the host and run on a little after it is disabled; such an
         edge is not idle time. Blocks overlap by what ran across their border: each counts from where the last ended.
         """
-        traced = busy = talk = exposed = 0
+        seen: list[tuple[int, int]] = []
+        busy = talk = exposed = 0
         for a, b in stretches:
             spans = [s for s in self._spans if s[1] > a and s[0] < b + EDGE_NS]
             if not spans:
-                traced += max(b - a, 0)
+                seen.append((a, max(a, b)))
                 continue
             first, last = min(s[0] for s in spans), max(s[1] for s in spans)
+            # What was launched before tracing was on may run for long after it (prefills: half a second), unseen.
+            a = max(a, min(self.forwards.launched_until(a), first))
             begin = first if 0 <= first - a < EDGE_NS else a
-            traced += max((last if abs(b - last) < EDGE_NS else max(b, last)) - begin, 1)
+            seen.append((begin, max(last if abs(b - last) < EDGE_NS else max(b, last), begin + 1)))
             reach = begin
             for s0, s1, u, t, c in sorted(spans):
                 overlap = max(0, reach - s0)
@@ -378,7 +382,8 @@ class KernelTracker:
                 talk += t
                 exposed += max(u - c, 0)
                 reach = max(reach, s1)
-        return traced, min(busy, traced), min(talk, traced), min(exposed, traced)
+        traced = sum(b - a for a, b in seen)
+        return seen, min(busy, traced), min(talk, traced), min(exposed, traced)
 
     def close(self) -> None:
         """Unmap the ring."""

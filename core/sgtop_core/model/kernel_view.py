@@ -115,7 +115,7 @@ class KernelView:
     """Inside forwards by CUDA events, over the same time: what the event-based gap would say."""
     categories_ms: Mapping[str, float] = field(default_factory=dict)
     inflation: Mapping[str, float] = field(default_factory=dict)
-    """Mode → median step time inside ÷ outside the windows, at equal batch sizes: what tracing costs."""
+    """Mode → median step time inside the windows ÷ just before and after, at equal batch sizes: what tracing costs."""
     threshold_us: float = 5.0
     """Gaps below it are ``kernel wait``."""
     records: int = 0
