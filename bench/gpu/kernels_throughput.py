@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from common import alternate, header
-from host import PORT, decoding, witness
+from host import PORT, Rates, decoding, witness
 from kernels_server import Talk, live, switch
 
 
