@@ -56,6 +56,30 @@ def test_times_are_monotonic_clock_and_leave_preparation_out() -> None:
     assert 0 <= t.anchor_error_ns < 15_000
 
 
+@pytest.mark.parametrize(("work_ns", "polls", "behind"), [(4_000_000, (20, 45), 6), (60_000_000, (95, 100), 3)])
+def test_short_steps_are_read_a_few_at_a_time_and_long_ones_at_once(
+    work_ns: int, polls: tuple[int, int], behind: int
+) -> None:
+    gpu = Gpu()
+    t, out = timer(gpu)
+    count, most = 0, 0
+    poll = t.poll
+
+    def counted() -> None:
+        nonlocal count
+        count += 1
+        poll()
+
+    t.poll = counted  # type: ignore[method-assign]
+    for ct in range(100):
+        step(gpu, t, ct, work_ns)
+        gpu.now = max(gpu.now, gpu.main.free_at - work_ns)  # one forward is under way while the next is launched
+        most = max(most, len(t.pending))
+    assert polls[0] <= count <= polls[1]
+    assert most <= behind
+    assert len(out) >= 100 - behind
+
+
 @pytest.mark.parametrize("at", ["late", "end", "step_end"])
 def test_waiting_for_room_in_the_launch_queue_is_no_cost_of_ours(at: str) -> None:
     gpu = Gpu()
