@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import sgtop_tui.cli as cli
+from sgtop_core.model.windows import WINDOWS
 from sgtop_tui.cli import UserError, exit_codes, live, main, options
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +59,13 @@ def test_times(text: str, seconds: float) -> None:
 def test_times_that_are_none(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError):
         options.duration(text)
+
+
+def test_only_windows_that_figures_can_be_had_over() -> None:
+    assert [options.window(text) for text in ("5s", "60", "1m", "10m")] == [5.0, 60.0, 60.0, 600.0]
+    assert sorted(options.WINDOWS) == [w.seconds for w in WINDOWS]
+    with pytest.raises(argparse.ArgumentTypeError, match="'7s': there are windows of 5s, 60s, 10m"):
+        options.window("7s")
 
 
 def test_shared_options_may_stand_before_or_after_the_command() -> None:

@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--window",
-        type=options.duration,
+        type=options.window,
         default=WINDOWS_S[0],
         metavar="TIME",
         help="window of all figures: 5s, 60s or 10m (default 5s)",

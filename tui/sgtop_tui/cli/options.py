@@ -36,6 +36,22 @@ def duration(text: str) -> float:
     return seconds
 
 
+WINDOWS = {5.0: "5s", 60.0: "60s", 600.0: "10m"}
+"""Windows that figures can be had over, s."""
+
+
+def window(text: str) -> float:
+    """Seconds of one of the windows.
+
+    Raises:
+        argparse.ArgumentTypeError: any other time.
+    """
+    seconds = duration(text)
+    if seconds not in WINDOWS:
+        raise argparse.ArgumentTypeError(f"{text!r}: there are windows of {', '.join(WINDOWS.values())}")
+    return seconds
+
+
 def add_attach(parser: argparse.ArgumentParser) -> None:
     """``--attach T``: which server."""
     parser.add_argument(

@@ -30,7 +30,7 @@ def add_player(p: argparse.ArgumentParser) -> None:
     """Options of everything that plays."""
     p.add_argument("--speed", type=_speed, default=1.0, metavar="N", help="times as fast (default 1)")
     p.add_argument("--at", type=options.duration, default=None, metavar="TIME", help="begin there")
-    p.add_argument("--window", type=options.duration, default=5.0, metavar="TIME", help="5s, 60s or 10m (default 5s)")
+    p.add_argument("--window", type=options.window, default=5.0, metavar="TIME", help="5s, 60s or 10m (default 5s)")
     p.add_argument("--theme", choices=("default", "blue-orange"), default="default", help="colours")
     options.add_ascii(p)
 
