@@ -1,4 +1,4 @@
-"""The pictures of docs/screen.md: ``python -m tests.tui.images`` draws them anew from the scenes."""
+"""The pictures of README and docs: ``python -m tests.tui.images`` draws them from recordings and scenes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import asyncio
 import re
 from dataclasses import dataclass
 from pathlib import Path
+
+from sgtop_core.model.snapshot import Snapshot
+from sgtop_core.recording import embedded
+from sgtop_core.recording.replay import ReplaySession
 
 from .app_driver import running
 from .scenes import SCENES
@@ -19,15 +23,17 @@ class Image:
 
     name: str
     scene: str
+    """A scene of the tests, or ``NAME at SECONDS`` of an embedded recording."""
     size: tuple[int, int]
     keys: tuple[str, ...] = ()
     palette: str = "default"
 
 
 IMAGES = (
+    Image("contention-120x40", "contention at 8.5", (120, 40)),
+    Image("contention-200x60", "contention at 8.5", (200, 60)),
     Image("eager-and-stolen-80x24", "eager-and-stolen", (80, 24)),
     Image("decode-bound-80x24", "decode-bound", (80, 24)),
-    Image("decode-bound-200x60", "decode-bound", (200, 60)),
     Image("straggler-120x40", "straggler-tp8", (120, 40)),
     Image("agentless-80x24", "agentless", (80, 24)),
     Image("hung-80x24", "hung", (80, 24)),
@@ -39,9 +45,20 @@ IMAGES = (
 )
 
 
+def shown(scene: str) -> Snapshot:
+    """The snapshot that a picture shows."""
+    name, at, seconds = scene.partition(" at ")
+    if not at:
+        return SCENES[name](0)
+    with embedded.open_demo(name) as recording:
+        player = ReplaySession(recording)
+        player.seek(float(seconds))
+        return player.snapshot()
+
+
 async def draw(image: Image) -> str:
     """The picture as SVG; blanks kept by viewers that are not browsers, no font fetched from anywhere."""
-    async with running(SCENES[image.scene](0), image.size, palette=image.palette) as (app, pilot):
+    async with running(shown(image.scene), image.size, palette=image.palette) as (app, pilot):
         for key in image.keys:
             await pilot.press(key)
             await pilot.pause()
