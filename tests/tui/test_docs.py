@@ -32,7 +32,7 @@ def test_every_key_is_described(key: keys.Key) -> None:
 
 
 def test_every_picture_is_used_and_exists() -> None:
-    used = set(re.findall(r"img/([\w.-]+)\.svg", SCREEN))
+    used = set(re.findall(r"img/([\w.-]+)\.svg", SCREEN + (DOCS.parent / "README.md").read_text(encoding="utf-8")))
     assert used == {image.name for image in IMAGES} == {path.stem for path in FOLDER.glob("*.svg")}
 
 
