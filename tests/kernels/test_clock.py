@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sgtop_core.kernels.clock import Clock
+from sgtop_core.kernels.clock import WIDE_AT_FIRST, Clock
 from sgtop_core.kernels.ring import ClockSample
 
 REAL = 1_764_000_000_000_000_000
@@ -105,3 +105,23 @@ def test_memory_is_bounded() -> None:
         clock.add(sample(at, real(at, 10_000_000_000 * (k // 10))))
     assert len(clock._pieces) <= 64
     assert all(len(p.samples) <= 128 for p in clock._pieces)
+
+
+def test_a_first_sample_that_was_interrupted_maps_nothing() -> None:
+    """Its reading is anywhere in 170 ms: every kernel converted with it would seem to lie before tracing was on."""
+    clock = Clock()
+    clock.add(ClockSample(MONO, real(MONO + 165_000_000), MONO + 170_000_000, 1))
+    assert not clock.ready
+    at = MONO + 200_000_000
+    clock.add(sample(at, real(at)))
+    assert clock.ready
+    assert convert(clock, [real(at)], at + 1_000) == [at]
+
+
+def test_a_host_that_always_interrupts_gets_a_poor_map_and_not_none() -> None:
+    clock = Clock()
+    for k in range(WIDE_AT_FIRST):
+        at = MONO + k * 50_000_000
+        clock.add(sample(at, real(at), width=2_000_000))
+    assert clock.ready
+    assert convert(clock, [real(MONO)], MONO + 400_000_000) == [MONO]

@@ -18,6 +18,8 @@ STEP_NS = 200_000
 """A sample that the piece misses by more starts a new piece."""
 MAX_WIDTH_NS = 100_000
 """Samples whose two readings lie further apart are useless: the thread was interrupted between them."""
+WIDE_AT_FIRST = 8
+"""So many useless samples before one is taken after all: on a host that always interrupts, a poor map beats none."""
 _SAMPLES = 128
 _PIECES = 64
 
@@ -91,13 +93,16 @@ class Clock:
 
     def __init__(self) -> None:
         self._pieces: list[_Piece] = []
+        self._wide = 0
         self.switches = 0
         """How often the clock changed its kind or was stepped."""
 
     def add(self, sample: ClockSample) -> None:
         """Take a sample; samples come in order."""
-        if sample.mono1 - sample.mono0 > MAX_WIDTH_NS and self._pieces:
-            return
+        if sample.mono1 - sample.mono0 > MAX_WIDTH_NS:
+            self._wide += 1
+            if self._pieces or self._wide < WIDE_AT_FIRST:
+                return
         last = self._pieces[-1] if self._pieces else None
         if last is not None and last.explains(sample):
             last.add(sample)
