@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from sgtop_agent.kernels import cupti
+from sgtop_agent.kernels.session import Session
 
 PACKAGE = Path(cupti.__file__).parent
 ALLOWED = {
@@ -85,3 +86,48 @@ def test_measured_strides_of_every_version_are_known() -> None:
     for version, since in ((18, "12.0"), (24, "12.0"), (26, "12.8"), (28, "12.8"), (130001, "13.0"), (130101, "13.1"),
                            (130202, "13.1"), (130301, "13.3"), (130401, "13.4"), (130500, "13.4")):  # fmt: skip
         assert cupti.expected_strides(version) == STRIDES[since]
+
+
+class FakeHelper:
+    """Counters that a test sets."""
+
+    request = complete = 0
+
+    def __init__(self) -> None:
+        self.now = dict.fromkeys(
+            ("records", "untimed", "completed", "malformed", "lent", "on", "last_error", "epoch"), 0
+        )
+
+    def counters(self) -> dict[str, int]:
+        return dict(self.now)
+
+    def begin(self) -> int:
+        return 1
+
+
+def switched_on() -> tuple[Session, FakeHelper]:
+    helper = FakeHelper()
+    nothing = SimpleNamespace(
+        register=lambda *_: None, buffers_are_zeroed=lambda _: None, enable=lambda: None, disable=lambda: None
+    )
+    session = Session(nothing, helper)  # type: ignore[arg-type]
+    session.enable()
+    helper.now.update(records=2_000, untimed=0, completed=9)
+    return session, helper
+
+
+def test_kernels_that_run_when_a_window_ends_do_not_stop_tracing() -> None:
+    """A window of prefills on an H200: 263 of 2,429 records came back without times after it was switched off."""
+    session, helper = switched_on()
+    session.disable()
+    helper.now.update(records=2_429, untimed=263)
+    assert session.trouble(30, patience_ns=0) is None
+
+
+@pytest.mark.parametrize("off", [False, True])
+def test_records_without_times_while_tracing_stop_it(off: bool) -> None:
+    session, helper = switched_on()
+    helper.now.update(records=2_429, untimed=263)
+    if off:
+        session.disable()
+    assert "263 of 2429" in (session.trouble(30, patience_ns=0) or "")

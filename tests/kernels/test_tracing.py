@@ -294,9 +294,11 @@ def test_launches_without_records_are_noticed(start: Start) -> None:
     client.run(0.3)
     client.want({"mode": "off"})
     settled(p)
+    p.do("options", set={"stepping": False})  # no kernel may come back before the other tool is there
     client.want(ON)
     p.until(lambda s: s["state"] == "tracing")
     p.do("mock", fn="cuptiActivityRegisterCallbacks", args=[0, 0])  # another tool
+    p.do("options", set={"stepping": True})
     state = p.until(lambda s: s["state"] == "failed", timeout=20)
     assert "reported no kernel" in state["reason"]
     end = time.monotonic() + 10
