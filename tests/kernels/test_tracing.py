@@ -294,7 +294,7 @@ def test_launches_without_records_are_noticed(start: Start) -> None:
     client.run(0.3)
     for _ in range(20):
         client.want({"mode": "off"})
-        settled(p)
+        p.until(lambda s: s["state"] == "off")
         before = p.state()["counters"]["completed"]
         client.want(ON)
         p.until(lambda s: s["state"] == "tracing")
