@@ -38,7 +38,7 @@ def lines(v: KernelView) -> list[str]:
     if v.gaps:
         out.append("")
     for g in v.gaps:
-        causes = ", ".join(f"{name} {ms / g.total_ms:.0%}" for name, ms in g.causes_ms.items() if g.total_ms)
+        causes = ", ".join(f"{name} {share:.0%}" for name, share in g.shares())
         out.append(f"  gaps {g.mode}: {g.count}, {g.total_ms:.1f} ms; {causes}")
     return out
 

@@ -83,6 +83,13 @@ class KernelGaps:
     in which the main thread was ``preempted``, ``throttled``, in ``gc``, or had ``no work``. They sum to
     ``total_ms``."""
 
+    def shares(self) -> tuple[tuple[str, float], ...]:
+        """(cause, share of the gaps, 0 to 1), the largest first; those below half a percent are left out."""
+        if not self.total_ms:
+            return ()
+        shares = ((name, ms / self.total_ms) for name, ms in self.causes_ms.items())
+        return tuple(sorted((s for s in shares if s[1] >= 0.005), key=lambda s: -s[1]))
+
 
 @dataclass(frozen=True, slots=True)
 class KernelView:

@@ -117,9 +117,9 @@ def gap_line(g: KernelGaps, v: KernelView, width: int) -> Line:
     pen = Pen(1).put("gaps ", "dim").put(g.mode, "title").put(f"  {fmt.count(g.count)} · ", "dim")
     pen.put(fmt.ms(g.total_ms), "figure").put(" · p50 ", "dim").put(us(g.p50_us), "figure")
     pen.put(" · p99 ", "dim").put(us(g.p99_us), "figure")
-    for name, ms in g.causes_ms.items():
+    for name, part in g.shares():
         text = f"{name}{f' <{v.threshold_us:g} µs' if name == 'kernel wait' else ''} "
-        share = fmt.percent(ms / g.total_ms if g.total_ms else None)
+        share = fmt.percent(part)
         if pen.width + len(text) + len(share) + 3 > width:
             break
         pen.put("  ").put(text, "dim").put(share, "figure")
