@@ -79,8 +79,10 @@ def test_a_command_that_is_not_there_is_said_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_the_death_of_the_owner_ends_the_tree(tmp_path: Path, number: signal.Signals) -> None:
+    # Begun with & in a script, these tests ignore SIGINT, and what they start would too.
     program = (
-        "import pathlib, sys, time; from tools.keeper import Kept\n"
+        "import pathlib, signal, sys, time; from tools.keeper import Kept\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "kept = Kept(['bash', '-c', sys.argv[1]], log=pathlib.Path(sys.argv[2]), grace_s=5); time.sleep(300)"
     )
     owner = subprocess.Popen(
