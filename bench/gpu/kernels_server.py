@@ -1,12 +1,9 @@
-"""Kernel tracing on a real server with a GPU, against torch's profiler and under load. run_all.py starts the server.
+"""Kernel tracing on a real server with a GPU: beside torch's profiler, under load, how it leaves. run_all.py starts it.
 
-    python bench/gpu/kernels_server.py [--port 30000] [--bs 1] [--only equal cycles profile leave] [--budget 500]
+    python bench/gpu/kernels_server.py [--port 30000] [--bs 1] [--only cycles profile leave] [--budget 500]
 
-A JSON line a check:
+A JSON line a check (that both see the same kernels is ``equal.py``):
 
-* ``equal``: the ten largest kernels of DECODE by sgtop, before and after a profile of ``num_steps`` 20 of the same
-  endless decode, and by that profile: launches a step equal, total time a step within 2 %. Attention grows with the
-  context: sgtop's figure is taken between its two at the step of the profile
 * ``cycles``: 50 times on and off during the decode and short requests: no failed request
 * ``profile``: ``/start_profile`` before, during and after tracing: as many kernels a step in each trace
 * ``leave``: seconds from detaching to the agent's thread being gone, while tracing
@@ -22,7 +19,6 @@ import gzip
 import json
 import os
 import random
-import statistics
 import sys
 import tempfile
 import threading
@@ -30,7 +26,6 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +33,10 @@ REPO = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPO), *(str(REPO / part) for part in ("agent", "probes", "core"))]
 sys.path.append("/tmp/sgtop-gpu/site")  # the server's bundle: what sgtop needs and the host lacks
 
-from host import decoding  # noqa: E402
 from sgtop_core.model.kernel_view import KernelMode, KernelView  # noqa: E402
 from sgtop_core.session import Session, SessionOptions  # noqa: E402
 
 STEPS = 20
-LIMIT = 0.02
 
 
 class Talk:
@@ -85,10 +78,16 @@ class Talk:
             for t in threads:
                 t.join(30)
 
-    def profile(self, steps: int = STEPS) -> tuple[dict[str, list[float]], int]:
-        """(kernel → durations in µs, steps in the trace) of a profile of ``steps`` steps."""
+    def profile(self, steps: int = STEPS, first: int | None = None) -> tuple[dict[str, list[float]], int]:
+        """(kernel → durations in µs, steps in the trace) of a profile of ``steps`` steps, from ``first`` on.
+
+        ``first``: a ``forward_ct`` that is yet to come; None begins at once.
+        """
         with tempfile.TemporaryDirectory() as folder:
-            body = {"num_steps": steps, "activities": ["CPU", "GPU"], "with_stack": False, "output_dir": folder}
+            body: dict[str, Any] = {"num_steps": steps, "activities": ["CPU", "GPU"], "output_dir": folder}
+            body |= {"with_stack": False, "record_shapes": False}
+            if first is not None:
+                body["start_step"] = first
             # The call returns when the profile has begun, or when it is over, depending on the version.
             threading.Thread(target=self.post, args=("/start_profile", body), daemon=True).start()
             end = time.monotonic() + 120
@@ -150,110 +149,6 @@ def switch(session: Session, mode: str, *states: str, timeout: float = 20.0) -> 
 
 def decode_table(view: KernelView | None) -> KernelMode | None:
     return next((m for m in view.modes if m.mode == "DECODE"), None) if view is not None else None
-
-
-@dataclass(frozen=True)
-class Traced:
-    """Kernels of some seconds of tracing, and the step in their middle."""
-
-    view: KernelView
-    middle: float
-
-    @property
-    def table(self) -> KernelMode | None:
-        """Of DECODE."""
-        return next((m for m in self.view.modes if m.mode == "DECODE"), None)
-
-
-def step_of(session: Session) -> int:
-    """``forward_ct`` of the newest step seen."""
-    return session.snapshot().ranks[0].last_step or 0
-
-
-def trace(session: Session, seconds: float) -> float:
-    """Trace for so long; the step in the middle."""
-    switch(session, "on", "tracing")
-    first = step_of(session)
-    time.sleep(seconds)
-    last = step_of(session)
-    reply = session.command(None, "kernels", {"mode": "off"})
-    if not reply["ok"]:
-        raise RuntimeError(f"kernels off: {reply}")
-    return (first + last) / 2
-
-
-def finish(session: Session, middle: float) -> Traced:
-    """What the session saw, when all of it is counted."""
-    try:
-        time.sleep(4.5)  # what waits for its forward is counted by then
-        view = tracing(session)
-        assert view is not None
-        return Traced(view, middle)
-    finally:
-        session.stop()
-
-
-def equal(talk: Talk, bs: int) -> dict[str, Any]:
-    # Attention's time is a staircase of the context (it is split, and each part read in tiles), 3 % a stair at 8,000
-    # tokens. So both sides of the profile are traced for a fraction of a second, as close to it as can be.
-    long, tokens = (8000, 20_000) if bs == 1 else (2000, 20_000)
-    with decoding(bs, tokens, prompt=long):
-        first, second = live(talk.port), live(talk.port)
-        middle = trace(first, 0.25)
-        time.sleep(0.3)
-        at = step_of(first)
-        taken: list[tuple[dict[str, list[float]], int]] = []
-        profiling = threading.Thread(target=lambda: taken.append(talk.profile()))
-        profiling.start()
-        while step_of(first) < at + STEPS + 5 and profiling.is_alive():
-            time.sleep(0.02)
-        later = trace(second, 0.25)
-        profiling.join()
-        before, after = finish(first, middle), finish(second, later)
-    (theirs, steps) = taken[0]
-    tables = [before.table, after.table]
-    if tables[0] is None or tables[1] is None or not theirs:
-        return {
-            "ok": False,
-            "error": "no DECODE table, or an empty trace",
-            "modes": [m.mode for m in before.view.modes],
-        }
-    ours = [{k.full_name: k for k in table.rows} for table in tables if table is not None]
-    share = (at + STEPS / 2 - before.middle) / max(after.middle - before.middle, 1)
-    steps = steps or STEPS
-    rows, bad = [], []
-    largest = sorted(theirs, key=lambda name: -sum(theirs[name]))[:10]
-    for name in largest:
-        a, b = (each.get(name) for each in ours)
-        if a is None or b is None:
-            bad.append(name[:80])
-            rows.append({"name": name[:80], "missing": True})
-            continue
-        per_step = ((a.per_step or 0) + (b.per_step or 0)) / 2
-        avg = a.avg_us + (b.avg_us - a.avg_us) * share
-        profiler = statistics.mean(theirs[name])
-        ratio = per_step * avg / (len(theirs[name]) / steps * profiler)
-        row = {
-            "name": name[:80],
-            "per_step": round(per_step, 2),
-            "profiler_per_step": round(len(theirs[name]) / steps, 2),
-            "avg_us": [round(a.avg_us, 3), round(b.avg_us, 3)],
-            "profiler_avg_us": round(profiler, 3),
-            "time_ratio": round(ratio, 4),
-        }
-        rows.append(row)
-        if round(per_step) != round(len(theirs[name]) / steps) or abs(ratio - 1) > LIMIT:
-            bad.append(name[:80])
-    view = after.view
-    return {
-        "bs": bs, "trace_steps": steps, "profile_between": round(share, 2),
-        "launches_per_step": tables[1].launches_per_step,
-        "graph_share": tables[1].graph_share, "rows": rows, "bad": bad, "lost_buffers": view.lost_buffers,
-        "untimed": view.untimed, "busy_share": view.busy_share, "event_busy_share": view.event_busy_share,
-        "traced_s": view.traced_s,
-        "gaps": {g.mode: {"count": g.count, "p50_us": g.p50_us, "causes_ms": dict(g.causes_ms)} for g in view.gaps},
-        "modes": {m.mode: [m.forwards, m.launches] for m in view.modes}, "ok": not bad,
-    }  # fmt: skip
 
 
 def cycles(talk: Talk, bs: int, n: int = 50) -> dict[str, Any]:
@@ -352,7 +247,7 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=int(os.environ.get("SGTOP_BENCH_PORT", "30000")))
     parser.add_argument("--bs", type=int, default=1)
     parser.add_argument("--budget", type=float, default=500.0)
-    checks = {"equal": equal, "cycles": cycles, "profile": profile, "leave": leave}
+    checks = {"cycles": cycles, "profile": profile, "leave": leave}
     parser.add_argument("--only", nargs="+", choices=sorted(checks), default=list(checks))
     a = parser.parse_args()
     talk = Talk(a.port)

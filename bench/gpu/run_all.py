@@ -56,18 +56,22 @@ class Check:
     lane: int = 0
 
 
-def _kernels(which: str, name: str, bs: int, seconds: float, lane: int = 0) -> Check:
-    return Check(name, ("kernels_server.py", "--bs", str(bs), "--only", which), seconds, lane)
+def _kernels(which: str, seconds: float, lane: int = 0) -> Check:
+    return Check("8b", ("kernels_server.py", "--only", which), seconds, lane)
+
+
+def _equal(name: str, bs: int, lane: int = 0) -> Check:
+    return Check(name, ("equal.py", "--bs", str(bs)), 180, lane)
 
 
 CHECKS: dict[str, Check] = {
-    "equal_eager": _kernels("equal", "8b-eager", 1, 120),
-    "equal_bs1": _kernels("equal", "8b", 1, 120),
-    "equal_bs32": _kernels("equal", "8b", 32, 120),
-    "equal_moe": _kernels("equal", "moe", 8, 120, 1),
-    "leave": _kernels("leave", "8b", 1, 60),
-    "cycles": _kernels("cycles", "8b", 1, 120, 1),
-    "profile": _kernels("profile", "8b", 1, 180, 1),
+    "equal_eager": _equal("8b-eager", 1),
+    "equal_bs1": _equal("8b", 1),
+    "equal_bs32": _equal("8b", 32),
+    "equal_moe": _equal("moe", 8, 1),
+    "leave": _kernels("leave", 60),
+    "cycles": _kernels("cycles", 120, 1),
+    "profile": _kernels("profile", 180, 1),
     "contention": Check("8b", ("contention.py",), 90),
     "attach": Check("8b", ("attach.py",), 90),
     "gpu_time": Check("8b", ("gpu_time.py",), 150),

@@ -1,0 +1,197 @@
+"""The ten largest kernels of decode by sgtop and by torch's profiler, over the same steps of the same generation.
+
+    python bench/gpu/equal.py [--bs 1] [--rounds 3] [--seconds 0.4]
+
+A round generates twice from the same prompts, greedily: the first time sgtop traces, the second time SGLang's
+``/start_profile`` gets exactly the steps that sgtop traced (``start_step``, ``num_steps``). Attention's time is a
+staircase of the context, and a router's kernels depend on the tokens, so nothing less is the same load. Wanted: as many
+launches a step, and the total time a step within 2 % (all rounds together). ``spread``: by how much each tool's own
+rounds differ. Exit status 1 where that is not so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import statistics
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from common import Witness, header, result, say
+from host import PORT, decoding, witness
+from kernels_server import Talk, live, switch, tracing
+from sgtop_agent import wire
+
+LIMIT = 0.02
+AHEAD_S = 1.5
+"""A generation has run for so long when a rank is live or a profile is asked for, and some more."""
+COUNTED_S = 4.5
+"""What waits for its forward is counted by then."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Decode kernels of some steps: name → launches a step, and µs a step."""
+
+    launches: Mapping[str, float]
+    us: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Load:
+    """``bs`` requests, each ``prompt`` tokens in and ``tokens`` out; they are aborted before that."""
+
+    bs: int
+    prompt: int
+    tokens: int
+
+
+class Generation:
+    """The endless decode that has just begun: counts its steps."""
+
+    def __init__(self, seen: Witness) -> None:
+        self._seen = seen
+        last = seen.count()
+        far = max(0, last - Witness.kept + 1000)
+        mode = seen.steps(far, last).mode
+        other = np.flatnonzero(mode != mode[-1])
+        self._begun = far + int(other[-1]) + 1 if len(other) else far
+        """Row of its first step in which the whole batch decoded."""
+
+    @property
+    def length(self) -> int:
+        """Steps so far."""
+        return self._seen.count() - self._begun
+
+    def wait(self, length: int) -> None:
+        """Until so many steps were made."""
+        end = time.monotonic() + 60
+        while self.length < length:
+            if time.monotonic() > end:
+                raise TimeoutError(f"{self.length} steps of {length} within 60 s")
+            time.sleep(0.001)
+
+    def ct(self, length: int) -> int:
+        """``forward_ct`` of that step."""
+        return int(self._seen.steps(self._begun, self._begun + 1).ct[0]) + length
+
+    def between(self, begin: int, end: int) -> tuple[int, int]:
+        """First and last step whose launch began between two moments, CLOCK_MONOTONIC ns."""
+        t0 = self._seen.steps(self._begun).t0
+        inside = np.flatnonzero((t0 >= begin) & (t0 <= end))
+        return int(inside[0]), int(inside[-1])
+
+
+def traced(seen: Witness, load: Load, at: int | None, seconds: float) -> tuple[Seen, int, int]:
+    """What sgtop sees from step ``at`` of the generation on (None: when it is ready), and the first and last step."""
+    windows: dict[int, tuple[int, int]] = {}
+
+    def tap(_label: str, frame: wire.Frame, _now: int) -> None:
+        if frame["k"] == "kernels":
+            windows.update({int(row[0]): (int(row[1]), int(row[2])) for row in frame.get("windows") or ()})
+
+    with decoding(load.bs, load.tokens, prompt=load.prompt):
+        generation = Generation(seen)
+        session = live(PORT)
+        session.taps.append(tap)
+        try:
+            time.sleep(AHEAD_S)
+            if at is not None:
+                generation.wait(at)
+            switch(session, "on", "tracing")
+            time.sleep(seconds)
+            switch(session, "off", "off")
+            time.sleep(COUNTED_S)
+            view = tracing(session)
+        finally:
+            session.stop()
+        assert view is not None
+        first, last = generation.between(*windows[max(windows)])
+    table = next(m for m in view.modes if m.mode == "DECODE")
+    if view.lost_buffers or view.untimed:
+        raise RuntimeError(f"{view.lost_buffers} buffers lost, {view.untimed} kernels without times")
+    say("sgtop", f"steps {first} to {last}, {table.forwards} forwards, {table.launches_per_step} launches a step")
+    launches = {k.full_name: k.per_step or 0 for k in table.rows}
+    return Seen(launches, {k.full_name: (k.per_step or 0) * k.avg_us for k in table.rows}), first, last
+
+
+def profiled(seen: Witness, load: Load, first: int, last: int) -> Seen:
+    """What torch's profiler sees of those steps."""
+    with decoding(load.bs, load.tokens, prompt=load.prompt):
+        generation = Generation(seen)
+        if generation.length > first - 5:
+            raise RuntimeError(f"at step {generation.length} already: too late for a profile from {first} on")
+        kernels, steps = Talk(PORT).profile(last - first + 1, generation.ct(first))
+    say("torch", f"steps {first} to {last}, {steps} steps in the trace")
+    n = steps or last - first + 1
+    return Seen({k: len(v) / n for k, v in kernels.items()}, {k: sum(v) / n for k, v in kernels.items()})
+
+
+def _mean(rounds: list[Seen], name: str) -> float:
+    return statistics.mean(each.us.get(name, 0.0) for each in rounds)
+
+
+def _spread(rounds: list[Seen], name: str) -> float:
+    values = [each.us.get(name, 0.0) for each in rounds]
+    return round((max(values) - min(values)) / max(statistics.mean(values), 1e-9), 4)
+
+
+def compare(ours: list[Seen], theirs: list[Seen]) -> list[dict[str, Any]]:
+    """The ten largest kernels of ``theirs``, each with what both saw."""
+    names: set[str] = set().union(*(each.us for each in theirs))
+    rows = []
+    for name in sorted(names, key=lambda k: -_mean(theirs, k))[:10]:
+        launches = [[each.launches.get(name, 0.0) for each in rounds] for rounds in (ours, theirs)]
+        counts = collections.Counter(round(n) for each in launches for n in each)
+        ratio = _mean(ours, name) / _mean(theirs, name)
+        rows.append({
+            "name": name[:80],
+            "per_step": [round(n, 2) for n in launches[0]],
+            "torch_per_step": [round(n, 2) for n in launches[1]],
+            "us_per_step": round(_mean(ours, name), 3),
+            "torch_us_per_step": round(_mean(theirs, name), 3),
+            "avg_us": round(_mean(ours, name) / max(statistics.mean(launches[0]), 1e-9), 3),
+            "time_ratio": round(ratio, 4),
+            "rounds": [round(a.us.get(name, 0.0) / b.us[name], 4) for a, b in zip(ours, theirs, strict=True)
+                       if name in b.us],
+            "spread": [_spread(ours, name), _spread(theirs, name)],
+            "ok": len(counts) == 1 and abs(ratio - 1) <= LIMIT,
+        })  # fmt: skip
+    return rows
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bs", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=0.4, help="of tracing, a round")
+    parser.add_argument("--prompt", type=int, help="tokens; 8000 for one request, 2000 for more")
+    parser.add_argument("--tokens", type=int, default=20_000, help="of which a generation needs some thousand")
+    given = parser.parse_args()
+    header()
+    load = Load(given.bs, given.prompt or (8000 if given.bs == 1 else 2000), given.tokens)
+    seen = witness()
+    ours: list[Seen] = []
+    theirs: list[Seen] = []
+    at: int | None = None
+    for _ in range(given.rounds):
+        mine, first, last = traced(seen, load, at, given.seconds)
+        at = at or first
+        ours.append(mine)
+        theirs.append(profiled(seen, load, first, last))
+    rows = compare(ours, theirs)
+    for row in rows:
+        say("kernel", row)
+    bad = [row["name"] for row in rows if not row["ok"]]
+    result(bench="equal", bs=given.bs, rounds=given.rounds, kernels=len(rows), bad=bad,
+           ratios=[row["time_ratio"] for row in rows])  # fmt: skip
+    return 1 if bad or len(rows) < 10 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
