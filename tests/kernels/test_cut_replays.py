@@ -57,6 +57,41 @@ def test_a_replay_that_was_cut_is_in_no_table() -> None:
     assert int(stats.high.max()) == 500_000
 
 
+def per_step(tracker: KernelTracker) -> set[float | None]:
+    tracker._done_until = OFF + STEP
+    (decode,) = (m for m in tracker.view(OFF + STEP, 60.0).modes if m.mode == "DECODE")
+    assert decode.forwards == 10
+    return {k.per_step for k in decode.rows}
+
+
+@pytest.mark.parametrize("come", ["late", "never", "in a block of their own"])
+def test_a_forward_is_counted_whole_or_not_at_all(come: str) -> None:
+    """Whatever becomes of the cut replay's kernels, the preparation of its forward makes no forward of it.
+
+    Seen on an H200: of 63 forwards one had its preparation and sampling and no other kernel, so that every kernel of
+    the graph showed 35.4 launches a step instead of 36.
+    """
+    tracker = counted(30_000_000, OFF) if come == "late" else KernelTracker({2: "DECODE"})
+    if come != "late":
+        rows = kernels(30_000_000)
+        whole = rows["end"] <= OFF
+        tracker.on_forwards(forwards(20))
+        tracker.on_state({"k": "kernels", "windows": [[1, ON, OFF, 0, 0]], "on": None})
+        tracker._block(1, {name: column[whole] for name, column in rows.items()})
+        if come != "never":
+            tracker._block(1, {name: column[~whole] for name, column in rows.items()})
+    assert per_step(tracker) == {1.0}
+
+
+def test_a_stray_kernel_makes_no_forward_of_one_that_was_launched_after_the_window() -> None:
+    tracker = counted(30_000_000, OFF)
+    after = {name: column[:1].copy() for name, column in kernels(0).items()}
+    after["start"] += 11 * STEP
+    after["end"] += 11 * STEP
+    tracker._block(1, after)
+    assert per_step(tracker) == {1.0, 1.1}
+
+
 def test_kernels_launched_by_themselves_stay_when_they_end_after_the_switch() -> None:
     rows = kernels(30_000_000)
     rows["graph"][:] = 0
@@ -118,7 +153,7 @@ def test_what_was_launched_before_tracing_is_no_idle_time() -> None:
               for name, column in forwards(20).items()}  # fmt: skip
     traced["ct"] = traced["ct"] + 40
     tracker.on_forwards({name: np.concatenate((rows[name], traced[name])) for name in rows})
-    off = ON + 51 * STEP
+    off = ON + 51 * STEP + 450_000
     tracker.on_state({"k": "kernels", "windows": [[1, ON, off, 0, 0]], "on": None})
     late = kernels(0)
     late["start"], late["end"] = late["start"] + 40 * STEP, late["end"] + 40 * STEP

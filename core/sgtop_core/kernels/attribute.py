@@ -138,6 +138,16 @@ class Forwards:
         before = r["t0"] < t
         return int(r["finish"][before].max()) if self.timed and before.any() else 0
 
+    def unfinished(self, t: int, since: int) -> tuple[I64, int | None]:
+        """Forwards that were launched before ``t`` and replayed a graph beyond it: their numbers, and the first begin.
+
+        ``since``: of those that began long before it (ns), nobody asks. Only forwards with GPU times can tell.
+        """
+        first = max(0, int(np.searchsorted(self._rows["begin"], since)) - 8)
+        r = {c: v[first:] for c, v in self._rows.items()}
+        late = (r["graph"] == 1) & (r["gpu0"] > 0) & (r["t0"] <= t) & (r["gpu1"] > t - SLACK_NS)
+        return r["number"][late], int(r["begin"][late].min()) if late.any() else None
+
     def steps(self) -> tuple[I64, I64, I64, I64]:
         """(code, batch size, host start, length in ns) of forwards followed by the same runner's next step."""
         r = self._rows

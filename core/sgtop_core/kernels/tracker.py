@@ -19,6 +19,7 @@ from sgtop_core.model.kernel_view import KernelView
 from .attribute import Forwards, Owners, union_length
 from .categories import Categories
 from .clock import Clock
+from .cut import cut
 from .gaps import THRESHOLD_NS, GapFinder, RollingGaps
 from .inflation import inflation
 from .names import NameTable
@@ -71,6 +72,8 @@ class KernelTracker:
         self._forward_counts: deque[tuple[int, dict[int, int]]] = deque(maxlen=_SPANS)
         self._last_forward: dict[int, int] = {}
         self._windows: dict[int, tuple[int, int]] = {}
+        self._whole_until: dict[int, int] = {}
+        """Window → when the first of the forwards began that its end cut."""
         self._epoch = 0
         self._talks, self._talks_version = np.zeros(0, bool), -1
         self._count_at = 0
@@ -110,8 +113,9 @@ class KernelTracker:
         on = frame.get("on")
         if on:
             self._windows[int(on[0])] = (int(on[1]), _OPEN)
-        while len(self._windows) > 1024:
-            del self._windows[min(self._windows)]
+        for known in (self._windows, self._whole_until):
+            while len(known) > 1024:
+                del known[min(known)]
 
     def on_problem(self, why: str) -> None:
         """The command failed, or its answer could not be used: in words."""
@@ -218,39 +222,26 @@ class KernelTracker:
         )
 
     def _without_cut(self, epoch: int, b: dict[str, I64]) -> dict[str, I64]:
-        """``b`` without the graph replays that ran, or waited to run, when tracing was switched off.
-
-        Measured on an H200 (CUPTI 13.0.85): every kernel of the replay in flight gets the end of the same node in a
-        replay some steps later, tens of milliseconds too late. Kernels that were launched one by one end rightly. So
-        does the replay that was in flight when torch's profiler stopped; its kernels come when tracing is switched on
-        next, with the start that they had then: 600 ms "long", of a forward that was not traced.
-        """
-        on, off = self._windows.get(epoch, (0, _OPEN))
-        graph = b["graph"] != 0
-        stale = graph & (b["start"] < on)
-        if stale.any():
-            self.cut += int(np.count_nonzero(stale))
-            b = {name: column[~stale] for name, column in b.items()}
-            graph = graph[~stale]
-        cut = graph & (b["end"] > off)
-        if not cut.any():
+        """``b`` without what the end of its window cut."""
+        found = cut(b, self.forwards, *self._windows.get(epoch, (0, _OPEN)))
+        if found.begin is not None:
+            self._whole_until[epoch] = min(found.begin, self._whole_until.get(epoch, _OPEN))
+        if not found.drop.any():
             return b
-        # Their ends say nothing, so that they go to forwards by their start. What else those launched goes too: a
-        # forward is counted whole or not at all.
-        begun = b["start"][cut]
-        forwards = self.forwards.assign(begun, begun).forward
-        cut |= np.isin(self.forwards.assign(b["start"], b["end"]).forward, forwards[forwards >= 0])
-        self.cut += int(np.count_nonzero(cut))
-        return {name: column[~cut] for name, column in b.items()}
+        self.cut += int(np.count_nonzero(found.drop))
+        return {name: column[~found.drop] for name, column in b.items()}
 
     def _new_forwards(self, epoch: int, owners: Owners) -> dict[int, int]:
         """Code → forwards whose first kernel is in this block.
 
         Tracing is switched between two steps of the host, and what counts is whether it was on at the launch: a
-        forward is traced whole or not at all. One that was launched before can only own a stray kernel at its edge.
+        forward is traced whole or not at all. One that was launched before or after can only own a stray kernel at its
+        edge.
         """
-        on = self._windows.get(epoch, (0, 0))[0]
+        on, off = self._windows.get(epoch, (0, _OPEN))
         whole = (owners.forward >= 0) & (owners.host >= on - 1_000_000)
+        if self.forwards.timed:  # else a kernel's forward is a guess
+            whole &= owners.host <= off
         numbers, at = np.unique(owners.forward[whole], return_index=True)
         codes = owners.code[whole][at]
         out: dict[int, int] = {}
@@ -318,8 +309,8 @@ class KernelTracker:
         """What is summed up from the second ``since`` on."""
         begin = max(since * 1_000_000_000, self._since or 0)
         stretches = [
-            (max(a, begin), min(b, self._done_until))
-            for a, b in self._windows.values()
+            (max(a, begin), min(b, self._done_until, self._whole_until.get(epoch, b)))
+            for epoch, (a, b) in self._windows.items()
             if b > begin and a < self._done_until
         ]
         forwards: dict[int, int] = {}
