@@ -35,11 +35,15 @@ def main() -> None:
             graph |= {row["graph"] for row in rows}
             gpu_ms += [(row["gpu1"] - row["gpu0"]) / 1e6 for row in rows if row["gpu0"] > 0 and row["gpu1"] > 0]
             time.sleep(0.2)
+        with Listener(target) as listener:
+            time.sleep(8)
+            settled = [stat["hook_p50_ns"] / 1e3 for stat in listener.frames("stat")[-5:]]
     say("capabilities", listener.hello["caps"])
     say("attach to forwards", quantiles(took, "ms"))
     say("usual gap", quantiles(usual, "ms"))
     say("longest gap at attach", quantiles(stood, "ms"))
     say("hooks a step, p50", quantiles(hooks, "µs"))
+    say("the same, 3 s and more after", quantiles(settled, "µs"))
     say("GPU time of a forward", quantiles(gpu_ms, "ms") if gpu_ms else "none seen")
     say("graph flags", sorted(graph))
     result(
@@ -47,6 +51,7 @@ def main() -> None:
         attach_p95_ms=float(np.percentile(took, 95)),
         gap_at_attach_p50_ms=float(np.median(stood)),
         hook_us_p50=float(np.median(hooks)),
+        hook_us_p50_settled=float(np.median(settled)),
         gpu_ms_p50=float(np.median(gpu_ms)) if gpu_ms else None,
         graph=sorted(graph),
     )
