@@ -318,12 +318,15 @@ class Agent:
             self._guard(self._posted.popleft())
         now = mono()
         if self.hooks is not None:
-            if now >= self._flushes.due:
-                self._flush(now)
+            flush = now >= self._flushes.due
             for tick in list(self._ticks):
-                if now >= tick[0]:
+                # Before a flush all of them, so that what they say comes before the rows of what ran since then: sgtop
+                # must know that kernel tracing was off before it learns of a forward that was cut by that.
+                if flush or now >= tick[0]:
                     tick[0] = now + tick[1]
                     self._guard(lambda tick=tick: tick[2](now))  # type: ignore[misc]
+            if flush:
+                self._flush(now)
         for client in list(self.clients):
             self._attend(client, 0)
 

@@ -101,11 +101,16 @@ def empty() -> None:
 
 def traced(seen: Witness, load: Load, at: int | None, seconds: float) -> tuple[Seen, int, int]:
     """What sgtop sees from step ``at`` of the generation on (None: when it is ready), and the first and last step."""
-    windows: dict[int, tuple[int, int]] = {}
+    windows: dict[int, list[int]] = {}
+    forwards: list[list[int]] = []
 
-    def tap(_label: str, frame: wire.Frame, _now: int) -> None:
+    def tap(_label: str, frame: wire.Frame, now: int) -> None:
         if frame["k"] == "kernels":
-            windows.update({int(row[0]): (int(row[1]), int(row[2])) for row in frame.get("windows") or ()})
+            for row in frame.get("windows") or ():
+                windows.setdefault(int(row[0]), [*map(int, row), now])
+        elif frame["k"] == "ev" and frame["e"] == "forward":
+            columns = [np.frombuffer(frame["c"][name], "<i8").tolist() for name in ("t0", "gpu0", "gpu1", "graph")]
+            forwards.extend([*row, now] for row in zip(*columns, strict=True))
 
     empty()
     with decoding(load.bs, load.tokens, prompt=load.prompt):
@@ -124,7 +129,14 @@ def traced(seen: Witness, load: Load, at: int | None, seconds: float) -> tuple[S
         finally:
             session.stop()
         assert view is not None
-        first, last = generation.between(*windows[max(windows)])
+        _, on, off, enable, disable, known = windows[max(windows)]
+        first, last = generation.between(on, off)
+    say(
+        "window",
+        f"{enable / 1e6:.2f} ms to enable, {disable / 1e6:.2f} to disable, known {(known - off) / 1e6:.0f} ms after",
+    )
+    near = [row for row in forwards if abs(row[0] - off) < 30_000_000]
+    say("launch, begin, end, row", " ".join("/".join(f"{(t - off) / 1e6:.2f}" for t in (*r[:3], r[4])) for r in near))
     table = next(m for m in view.modes if m.mode == "DECODE")
     say("sgtop", f"steps {first} to {last}, {table.forwards} forwards, {table.launches_per_step} launches a step; "
         f"{view.lost_buffers} buffers lost, {view.untimed} records without times")  # fmt: skip

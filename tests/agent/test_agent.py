@@ -264,6 +264,21 @@ def test_extensions_register_operations_tick_pass_fds_and_are_undone(scheduler: 
     os.close(write_end)
 
 
+def test_ticks_come_before_each_flush_so_that_news_comes_before_rows(scheduler: fake.Scheduler) -> None:
+    log: list[str] = []
+    client = attach()
+    client.kind("hello")
+    agent = sys.modules[boot.RUNNING]._agent  # type: ignore[attr-defined]
+    flush = agent._flushes.flush
+    agent._flushes.flush = lambda *args: (log.append("flush"), flush(*args))
+    agent.post(lambda: agent.every(3_600_000_000_000, lambda now: log.append("tick")))
+    wait_for(lambda: log.count("flush") >= 5)
+    client.close()
+    flushes = [i for i, what in enumerate(log) if what == "flush" and "tick" in log[:i]]
+    assert len(flushes) >= 3
+    assert {log[i - 1] for i in flushes} == {"tick"}
+
+
 @given(data=st.binary(min_size=1, max_size=200))
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_garbage_before_and_after_hello_costs_only_the_client(scheduler: fake.Scheduler, data: bytes) -> None:

@@ -83,6 +83,15 @@ def test_a_forward_is_counted_whole_or_not_at_all(come: str) -> None:
     assert per_step(tracker) == {1.0}
 
 
+def test_what_ran_while_the_kinds_were_being_disabled_was_cut_too() -> None:
+    """The switch takes 20 ms: the replay ends before it is over, and yet its kernels may be missing."""
+    tracker = KernelTracker({2: "DECODE"})
+    tracker.on_forwards(forwards(20))
+    tracker.on_state({"k": "kernels", "windows": [[1, ON, OFF + 20_000_000, 0, 20_000_000]], "on": None})
+    tracker._block(1, {name: column[:-4] for name, column in kernels(0).items()})
+    assert per_step(tracker) == {1.0}
+
+
 def test_a_stray_kernel_makes_no_forward_of_one_that_was_launched_after_the_window() -> None:
     tracker = counted(30_000_000, OFF)
     after = {name: column[:1].copy() for name, column in kernels(0).items()}

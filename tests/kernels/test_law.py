@@ -131,3 +131,30 @@ def test_records_without_times_while_tracing_stop_it(off: bool) -> None:
     if off:
         session.disable()
     assert "263 of 2429" in (session.trouble(30, patience_ns=0) or "")
+
+
+def test_whoever_sees_it_on_or_off_sees_the_times_of_that() -> None:
+    """CUPTI's calls let other threads run: the agent's once noted the end of the window before this one."""
+    seen: list[tuple[str, bool, bool]] = []
+
+    def look(call: str) -> None:
+        seen.append((call, session.on, session.t_off > session.t_on))
+
+    nothing: Any = SimpleNamespace(
+        register=lambda *_: None,
+        buffers_are_zeroed=lambda _: None,
+        enable=lambda: look("enable"),
+        disable=lambda: look("disable"),
+    )
+    session = Session(nothing, FakeHelper())  # type: ignore[arg-type]
+    for _ in range(2):
+        session.enable()
+        look("enabled")
+        session.disable()
+        look("disabled")
+    assert seen[4:] == [
+        ("enable", False, True),
+        ("enabled", True, False),
+        ("disable", True, False),
+        ("disabled", False, True),
+    ]

@@ -56,9 +56,9 @@ class Session:
                 self.helper.hold(0)
                 self.cupti.buffers_are_zeroed(False)
                 raise
-            self.on = True
             self.t_on = time.monotonic_ns()
             self.enable_ns = self.t_on - t0
+            self.on = True  # last: other threads read the times once they see this
 
     def disable(self) -> None:
         """Disable the kinds; buffers come back while ``settle`` is called. Safe to call again."""
@@ -70,15 +70,15 @@ class Session:
             return
         t0 = time.monotonic_ns()
         self._while_on = self.since_start()
-        self.on = False
         try:
             self.cupti.disable()
         finally:
-            # Buffers lent from now on are cleared by CUPTI: the next to hand in buffers may be torch's profiler.
-            self.cupti.buffers_are_zeroed(False)
+            self._quiet, self._lent = 0, -1
             self.t_off = time.monotonic_ns()
             self.disable_ns = self.t_off - t0
-            self._quiet, self._lent = 0, -1
+            self.on = False  # after the times: CUPTI's calls let the agent's thread run, which notes them
+            # Buffers lent from now on are cleared by CUPTI: the next to hand in buffers may be torch's profiler.
+            self.cupti.buffers_are_zeroed(False)
 
     def settle(self) -> bool:
         """After ``disable``, every flush period: True once CUPTI has given back all it will."""

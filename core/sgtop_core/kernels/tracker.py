@@ -109,7 +109,8 @@ class KernelTracker:
         """A ``kernels`` frame, or the reply to ``kernels``."""
         self._state = dict(frame)
         for row in frame.get("windows") or ():
-            self._windows[int(row[0])] = (int(row[1]), int(row[2]))
+            # What ran while the kinds were being disabled may be cut as well: the window ends where that began.
+            self._windows[int(row[0])] = (int(row[1]), int(row[2]) - (int(row[4]) if len(row) > 4 else 0))
         on = frame.get("on")
         if on:
             self._windows[int(on[0])] = (int(on[1]), _OPEN)
