@@ -88,6 +88,41 @@ class Generation:
         return int(inside[0]), int(inside[-1])
 
 
+class Tap:
+    """What the agent says of the window and its forwards, and the kernels that sgtop counts."""
+
+    def __init__(self) -> None:
+        self.window: list[int] = []
+        """Epoch, on, off, ns to enable, ns to disable; and when that was known, CLOCK_MONOTONIC ns."""
+        self._forwards: list[tuple[int, ...]] = []
+        self._starts: list[np.ndarray[Any, np.dtype[np.int64]]] = []
+
+    def take(self, _label: str, frame: wire.Frame, now: int) -> None:
+        """A frame of the session."""
+        if frame["k"] == "kernels" and frame.get("windows") and not self.window:
+            self.window = [*map(int, frame["windows"][-1]), now]
+        elif frame["k"] == "ev" and frame["e"] == "forward":
+            names = ("t0", "gpu0", "gpu1", "t1", "graph")
+            columns = [np.frombuffer(frame["c"][name], "<i8").tolist() for name in names]
+            for t0, gpu0, gpu1, t1, graph in zip(*columns, strict=True):
+                self._forwards.append((t0, *((gpu0, gpu1) if gpu0 > 0 else (t0, t1)), graph, now))
+        elif frame["k"] == "raw":
+            self._starts.append(np.frombuffer(frame["c"]["t0"], "<i8"))
+
+    def report(self) -> None:
+        """The window, and the forwards at its end or with another number of kernels than most."""
+        _, on, off, enable, disable, known = self.window
+        say("window", f"{enable / 1e6:.2f} ms to enable, {disable / 1e6:.2f} to disable; "
+            f"its end was known after {(known - off) / 1e6:.0f} ms")  # fmt: skip
+        starts = np.sort(np.concatenate(self._starts))
+        rows = [(row, int(np.diff(np.searchsorted(starts, row[1:3]))[0])) for row in self._forwards]
+        usual = collections.Counter(n for _, n in rows if n).most_common(1)[0][0]
+        for (t0, gpu0, gpu1, graph, at), n in rows:
+            if on < gpu1 and t0 < off + 5_000_000 and (n != usual or t0 > off - 20_000_000):
+                times = "/".join(f"{(t - off) / 1e6:.2f}" for t in (t0, gpu0, gpu1, at))
+                say("forward", f"{n} kernels of {usual}; launch/begin/end/known {times} ms after off, graph {graph}")
+
+
 def empty() -> None:
     """Nothing runs and nothing is cached: the next generation gets the same places in the KV pool as the last."""
     for _ in range(100):
@@ -101,22 +136,12 @@ def empty() -> None:
 
 def traced(seen: Witness, load: Load, at: int | None, seconds: float) -> tuple[Seen, int, int]:
     """What sgtop sees from step ``at`` of the generation on (None: when it is ready), and the first and last step."""
-    windows: dict[int, list[int]] = {}
-    forwards: list[list[int]] = []
-
-    def tap(_label: str, frame: wire.Frame, now: int) -> None:
-        if frame["k"] == "kernels":
-            for row in frame.get("windows") or ():
-                windows.setdefault(int(row[0]), [*map(int, row), now])
-        elif frame["k"] == "ev" and frame["e"] == "forward":
-            columns = [np.frombuffer(frame["c"][name], "<i8").tolist() for name in ("t0", "gpu0", "gpu1", "graph")]
-            forwards.extend([*row, now] for row in zip(*columns, strict=True))
-
+    tap = Tap()
     empty()
     with decoding(load.bs, load.tokens, prompt=load.prompt):
         generation = Generation(seen)
         session = live(PORT)
-        session.taps.append(tap)
+        session.taps.append(tap.take)
         try:
             time.sleep(AHEAD_S)
             if at is not None:
@@ -129,14 +154,8 @@ def traced(seen: Witness, load: Load, at: int | None, seconds: float) -> tuple[S
         finally:
             session.stop()
         assert view is not None
-        _, on, off, enable, disable, known = windows[max(windows)]
-        first, last = generation.between(on, off)
-    say(
-        "window",
-        f"{enable / 1e6:.2f} ms to enable, {disable / 1e6:.2f} to disable, known {(known - off) / 1e6:.0f} ms after",
-    )
-    near = [row for row in forwards if abs(row[0] - off) < 30_000_000]
-    say("launch, begin, end, row", " ".join("/".join(f"{(t - off) / 1e6:.2f}" for t in (*r[:3], r[4])) for r in near))
+        first, last = generation.between(*tap.window[1:3])
+    tap.report()
     table = next(m for m in view.modes if m.mode == "DECODE")
     say("sgtop", f"steps {first} to {last}, {table.forwards} forwards, {table.launches_per_step} launches a step; "
         f"{view.lost_buffers} buffers lost, {view.untimed} records without times")  # fmt: skip
