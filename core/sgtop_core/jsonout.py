@@ -340,6 +340,7 @@ def _tracing(v: KernelView) -> Json:
         "records": v.records,
         "lost_buffers": v.lost_buffers,
         "untimed": v.untimed,
+        "cut": v.cut,
         "ring_bytes": v.ring_bytes,
         "cupti": v.cupti,
     }

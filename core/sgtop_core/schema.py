@@ -154,6 +154,7 @@ def _defs() -> S:
         records=_COUNT,
         lost_buffers=_COUNT,
         untimed=_doc(_COUNT, "Records without timestamps."),
+        cut=_doc(_COUNT, "Records of graph replays that the end of a window cut; in no table."),
         ring_bytes=_doc(_COUNT, "Memory of the ring in the server's process."),
         cupti=_doc(N_COUNT, "cuptiGetVersion()"),
     )

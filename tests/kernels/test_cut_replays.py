@@ -12,12 +12,15 @@ from sgtop_core.kernels.tracker import KernelTracker
 
 STEP = 7_000_000
 KERNELS = 8
-ON, OFF = 1_000_000_000, 1_000_000_000 + 10 * STEP + 450_000
-"""Off: 0.45 ms after the eleventh replay began."""
+ON = 1_000_000_000
+FIRST = ON + 200_000
+"""The first replay begins."""
+OFF = FIRST + 10 * STEP + 450_000
+"""0.45 ms after the eleventh replay began."""
 
 
 def forwards(n: int) -> dict[str, np.ndarray]:
-    start = ON + np.arange(n) * STEP
+    start = FIRST + np.arange(n) * STEP
     ones = np.ones(n, np.int64)
     columns = {
         "ct": np.arange(n), "runner": ones * 0, "mode": ones * 2, "t0": start - 100_000, "t1": start,
@@ -30,7 +33,7 @@ def kernels(late_ns: int) -> dict[str, np.ndarray]:
     """Eleven replays, one preparation launched by itself before each; the last replay ends ``late_ns`` too late."""
     rows = []
     for step in range(11):
-        at = ON + step * STEP
+        at = FIRST + step * STEP
         rows.append((at + 10_000, at + 12_000, 77, 0))
         for k in range(KERNELS):
             start = at + 50_000 + k * 800_000
@@ -120,23 +123,39 @@ def test_nothing_is_cut_while_tracing_goes_on() -> None:
     assert set(tracker._stats.since(0).count.tolist()) == {11}
 
 
-def test_a_replay_that_the_profiler_cut_is_in_no_table() -> None:
-    """Torch's profiler stopped 600 ms before tracing began; the replay that was in flight then comes now."""
+@pytest.mark.parametrize("ago", [600_000_000, 9 * STEP])
+def test_a_replay_that_pays_for_one_that_was_cut_before_is_in_no_table_and_no_idle_time(ago: int) -> None:
+    """The replay that torch's profiler, or the window before, cut gets the ends of one in the middle of this window.
+
+    Seen on an H200 with a MoE model: 234 of the 834 kernels of one replay came, 0.15 s after tracing was on.
+    """
     rows = kernels(0)
-    lost = {name: column[: KERNELS + 1].copy() for name, column in rows.items()}
-    lost["start"] -= 600_000_000
-    lost["graph"][:] = 14
+    paid = np.flatnonzero(rows["graph"])[4 * KERNELS + 3 : 5 * KERNELS]  # of the fifth replay's eight, five
+    old = {name: column[paid].copy() for name, column in rows.items()}
+    old["start"] -= ago
     tracker = KernelTracker({2: "DECODE"})
     before = forwards(110)
     for name in ("t0", "t1", "gpu0", "gpu1"):
         before[name] = before[name] - 90 * STEP
     tracker.on_forwards(before)
-    tracker.on_state({"k": "kernels", "windows": [], "on": [1, ON]})
-    tracker._block(1, {name: np.concatenate((lost[name], rows[name])) for name in rows})
-    stats = tracker._stats.since(0)
-    assert tracker.cut == KERNELS + 1
-    assert set(stats.count.tolist()) == {11}
-    assert int(stats.high.max()) == 500_000
+    tracker.on_state({"k": "kernels", "windows": [[1, ON, FIRST + 11 * STEP + 450_000, 0, 0]]})
+    came = {name: np.delete(column, paid) for name, column in rows.items()}
+    both = {name: np.concatenate((old[name], came[name])) for name in rows}
+    order = np.argsort(both["start"], kind="stable")
+    tracker._block(1, {name: column[order] for name, column in both.items()})
+    tracker._long.count(None, FIRST + 12 * STEP)
+    tracker._done_until = FIRST + 12 * STEP
+    view = tracker.view(FIRST + 12 * STEP, 60.0)
+    (decode,) = (m for m in view.modes if m.mode == "DECODE")
+    assert (decode.forwards, {k.per_step for k in decode.rows}) == (10, {1.0})
+    assert max(k.max_us for k in decode.rows) == 500
+    assert view.cut == KERNELS + 1
+    assert view.traced_s == pytest.approx(10 * STEP / 1e9, rel=0.02), "what is not known is not traced"
+    assert view.all_gaps is not None
+    assert view.all_gaps.max_us is not None
+    assert view.all_gaps.max_us < 1_500, "the hole is no gap"
+    assert view.busy_share == pytest.approx(KERNELS * 500_000 / STEP, abs=0.02)
+    assert view.event_busy_share == pytest.approx(1 - 100_000 / STEP, abs=0.01)
 
 
 def test_what_another_client_traced_before_is_no_idle_time() -> None:
@@ -162,7 +181,7 @@ def test_what_was_launched_before_tracing_is_no_idle_time() -> None:
               for name, column in forwards(20).items()}  # fmt: skip
     traced["ct"] = traced["ct"] + 40
     tracker.on_forwards({name: np.concatenate((rows[name], traced[name])) for name in rows})
-    off = ON + 51 * STEP + 450_000
+    off = FIRST + 51 * STEP + 450_000
     tracker.on_state({"k": "kernels", "windows": [[1, ON, off, 0, 0]], "on": None})
     late = kernels(0)
     late["start"], late["end"] = late["start"] + 40 * STEP, late["end"] + 40 * STEP

@@ -148,6 +148,17 @@ class Forwards:
         late = (r["graph"] == 1) & (r["gpu0"] > 0) & (r["t0"] <= t) & (r["gpu1"] > t - SLACK_NS)
         return r["number"][late], int(r["begin"][late].min()) if late.any() else None
 
+    def rows(self, numbers: I64) -> dict[str, I64]:
+        """The forwards of these running numbers, by when they began: columns begin, finish, code, t0."""
+        found = np.isin(self._rows["number"], numbers)
+        return {c: self._rows[c][found] for c in ("begin", "finish", "code", "t0")}
+
+    def whole_until(self, t: int) -> int:
+        """The latest end of a forward up to ``t``: what ran before it belongs to forwards that are over."""
+        finish = self._rows["finish"]
+        at = int(np.searchsorted(finish, t, side="right"))
+        return int(finish[at - 1]) if at and self.timed else t
+
     def steps(self) -> tuple[I64, I64, I64, I64]:
         """(code, batch size, host start, length in ns) of forwards followed by the same runner's next step."""
         r = self._rows

@@ -33,6 +33,8 @@ def lines(v: KernelView) -> list[str]:
         out.append(f"  {v.reason}")
     if v.lost_buffers or v.untimed:
         out.append(f"  lost: {v.lost_buffers} buffers, {v.untimed} records without time")
+    if v.cut:
+        out.append(f"  left out: {v.cut} records of replays that the end of a window cut")
     for mode in sorted(v.modes, key=lambda m: -m.total_ms):
         out += ["", *_table(mode)]
     if v.gaps:

@@ -19,7 +19,7 @@ from sgtop_core.model.kernel_view import KernelView
 from .attribute import Forwards, Owners, union_length
 from .categories import Categories
 from .clock import Clock
-from .cut import cut
+from .cut import Cut, cut, filled, without
 from .gaps import THRESHOLD_NS, GapFinder, RollingGaps
 from .inflation import inflation
 from .names import NameTable
@@ -37,6 +37,8 @@ REORDER_NS = 150_000_000
 """Buffers come back out of order by less: three flushes."""
 EDGE_NS = 20_000_000
 """A window without kernels for longer than this at its edge was idle there; less is the launch queue."""
+ROUNDED_NS = 20_000
+"""Host times come rounded to less. No forward is launched while the main thread switches tracing."""
 _MAX_PENDING = 4_000_000
 _SPANS = 16384
 _OPEN = 1 << 62
@@ -74,6 +76,8 @@ class KernelTracker:
         self._windows: dict[int, tuple[int, int]] = {}
         self._whole_until: dict[int, int] = {}
         """Window → when the first of the forwards began that its end cut."""
+        self._holes: deque[tuple[int, int]] = deque(maxlen=1024)
+        """Forwards that lack kernels though they ran in a window: begin and end, ns."""
         self._epoch = 0
         self._talks, self._talks_version = np.zeros(0, bool), -1
         self._count_at = 0
@@ -87,7 +91,7 @@ class KernelTracker:
         copy or set), stream, graph, bytes. For recordings."""
         self.records = 0
         self.cut = 0
-        """Records dropped since the end of a window cut their graph replay."""
+        """Records dropped since the end of a window cut their graph replay, or made a hole in it."""
         self.untimed = 0
         self.malformed = 0
 
@@ -173,7 +177,9 @@ class KernelTracker:
         size = sum(len(b["start"]) for b in self._pending)
         until = now - REORDER_NS
         # On a server that runs no forwards there is nothing to wait for; else wait, but not for ever.
-        until = min(until, max(self.forwards.known_until, now - HOLD_NS))
+        known = min(until, self.forwards.known_until)
+        # Not the half of a forward: its other half may show that it was cut.
+        until = min(until, max(self.forwards.whole_until(known), now - HOLD_NS))
         if size > _MAX_PENDING:
             until = now
         if min(int(b["end"].min()) for b in self._pending) > until:
@@ -194,7 +200,8 @@ class KernelTracker:
         if epoch != self._epoch:
             self._epoch = epoch
             self._finder.restart()
-        b = self._without_cut(epoch, b)
+        found = cut(b, self.forwards, *self._windows.get(epoch, (0, _OPEN)))
+        b = self._without_cut(epoch, b, found)
         if not len(b["start"]):
             return
         if self.on_block is not None:
@@ -205,7 +212,7 @@ class KernelTracker:
         second = int(end.max()) // 1_000_000_000
         self._stats.add(second, summarise(owners.code, kernel, end - start, b["graph"], b["bytes"]))
         self._forward_counts.append((second, self._new_forwards(epoch, owners)))
-        gaps = self._finder.find(start, end, owners.code, owners.host)
+        gaps = self._finder.find(*filled(start, end, owners, found.holes))
         short = gaps.b - gaps.a < self._finder.threshold_ns
         brief = gaps.only(short)
         self._gaps.add(second, brief.b - brief.a, brief.code, brief.cause)
@@ -222,11 +229,10 @@ class KernelTracker:
             )
         )
 
-    def _without_cut(self, epoch: int, b: dict[str, I64]) -> dict[str, I64]:
-        """``b`` without what the end of its window cut."""
-        found = cut(b, self.forwards, *self._windows.get(epoch, (0, _OPEN)))
+    def _without_cut(self, epoch: int, b: dict[str, I64], found: Cut) -> dict[str, I64]:
         if found.begin is not None:
             self._whole_until[epoch] = min(found.begin, self._whole_until.get(epoch, _OPEN))
+        self._holes.extend(zip(found.holes["begin"].tolist(), found.holes["finish"].tolist(), strict=True))
         if not found.drop.any():
             return b
         self.cut += int(np.count_nonzero(found.drop))
@@ -240,7 +246,7 @@ class KernelTracker:
         edge.
         """
         on, off = self._windows.get(epoch, (0, _OPEN))
-        whole = (owners.forward >= 0) & (owners.host >= on - 1_000_000)
+        whole = (owners.forward >= 0) & (owners.host >= on - ROUNDED_NS)
         if self.forwards.timed:  # else a kernel's forward is a guess
             whole &= owners.host <= off
         numbers, at = np.unique(owners.forward[whole], return_index=True)
@@ -337,6 +343,7 @@ class KernelTracker:
             records=self.records,
             lost_buffers=self._ring.lost if self._ring is not None else 0,
             untimed=self.untimed,
+            cut=self.cut,
             modes=modes,
             gaps=gaps,
             all_gaps=all_gaps,
@@ -374,6 +381,7 @@ class KernelTracker:
                 talk += t
                 exposed += max(u - c, 0)
                 reach = max(reach, s1)
+        seen = without(seen, sorted(self._holes))
         traced = sum(b - a for a, b in seen)
         return seen, min(busy, traced), min(talk, traced), min(exposed, traced)
 

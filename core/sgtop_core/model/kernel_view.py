@@ -129,5 +129,7 @@ class KernelView:
     lost_buffers: int = 0
     untimed: int = 0
     """Records without timestamps, dropped."""
+    cut: int = 0
+    """Records of graph replays that the end of a window, or of a profile, cut; dropped."""
     ring_bytes: int = 0
     cupti: int | None = None
