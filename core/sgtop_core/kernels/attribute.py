@@ -138,20 +138,22 @@ class Forwards:
         before = r["t0"] < t
         return int(r["finish"][before].max()) if self.timed and before.any() else 0
 
-    def unfinished(self, t: int, since: int) -> tuple[I64, int | None]:
-        """Forwards that were launched before ``t`` and replayed a graph beyond it: their numbers, and the first begin.
+    def unfinished(self, t: int, since: int) -> dict[str, I64]:
+        """Rows of forwards that were launched before ``t`` (ns) and replayed a graph beyond it.
 
-        ``since``: of those that began long before it (ns), nobody asks. Only forwards with GPU times can tell.
+        ``since``: of those that began long before it, nobody asks. Only forwards with GPU times can tell.
         """
         first = max(0, int(np.searchsorted(self._rows["begin"], since)) - 8)
         r = {c: v[first:] for c, v in self._rows.items()}
         late = (r["graph"] == 1) & (r["gpu0"] > 0) & (r["t0"] <= t) & (r["gpu1"] > t - SLACK_NS)
-        return r["number"][late], int(r["begin"][late].min()) if late.any() else None
+        return {c: v[late] for c, v in r.items()}
 
     def rows(self, numbers: I64) -> dict[str, I64]:
-        """The forwards of these running numbers, by when they began: columns begin, finish, code, t0."""
+        """The forwards of these running numbers, by when they began on the GPU: all columns, begin, finish, code."""
+        if not len(numbers):
+            return {c: v[:0] for c, v in self._rows.items()}
         found = np.isin(self._rows["number"], numbers)
-        return {c: self._rows[c][found] for c in ("begin", "finish", "code", "t0")}
+        return {c: v[found] for c, v in self._rows.items()}
 
     def whole_until(self, t: int) -> int:
         """The latest end of a forward up to ``t``: what ran before it belongs to forwards that are over."""

@@ -1,48 +1,90 @@
-"""What switching tracing off does to graph replays: which records, and which forwards, must not be counted.
+"""Graph replays that CUPTI tells only in part: which records, and which forwards, must not be counted.
 
-Measured on an H200 (CUPTI 13.0.85). Kernels that were launched one by one are not concerned; their ends are right.
+Measured on an H200 (CUPTI 13.0.85). Kernels that were launched one by one are not concerned; theirs are all there.
 
 * Of the replay in flight when a window ends, no kernel comes, or a part, or all of them with the end of the same node
   in a replay some steps later, tens of milliseconds too late.
-* What it still owes is paid in the next window: CUPTI gives the end of the same node of a replay in *its* middle to the
-  old kernel (start before the window, end in it), and the new kernel never comes. So that replay has a hole; of 834
-  kernels of a MoE model's replay 234 were left. torch's profiler leaves the same debts.
+* The replay that was in flight when torch's profiler stopped comes when tracing is switched on next, with the start
+  that it had then: 600 ms "long".
+* After a window that cut a replay, one in the middle of the next window may lack most of its kernels: 172 to 515 were
+  left of the 834 of a MoE model, in two windows of three.
 
-A forward is counted whole or not at all: with a cut replay its copies and its sampling go too.
+A graph has as many kernels in each replay. So a forward that replayed one and has fewer than its like is left out with
+all that it launched, and the time in which it ran is not called traced: neither busy nor idle.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from sgtop_core.model.arrays import EMPTY, I64, Bool
+from sgtop_core.model.arrays import I64, Bool
 
 from .attribute import Forwards, Owners
 
-_NO_HOLES = dict.fromkeys(("begin", "finish", "code", "t0"), EMPTY)
+ENOUGH = 0.9
+"""Kernels at a replay's ends may go to its neighbour: events and kernels are on one clock to some tens of µs."""
+_LIKE = 64
+_KINDS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
     """What to leave out of a block."""
 
-    drop: Bool
-    """Records that are not counted."""
-    begin: int | None
-    """From when on (ns) the window holds nothing whole; None: to its end."""
+    keep: Bool
+    """Records that are counted."""
+    owners: Owners
+    """Of those."""
     holes: Mapping[str, I64]
-    """Forwards in the window's middle that lack kernels: columns begin, finish (ns), code, t0."""
+    """Forwards that are left out: columns begin, finish (ns), code, t0, by begin."""
 
 
-def cut(b: Mapping[str, I64], forwards: Forwards, on: int, off: int) -> Cut:
+class Replays:
+    """Which forwards have fewer kernels of graphs than others of their mode and batch size."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[int, int], deque[int]] = {}
+        self._replaying: set[int] = set()
+        """Codes of which graphs' kernels were ever seen."""
+        self._judged: dict[int, bool] = {}
+        """Running number → whole. Records may come late: a forward is judged once."""
+
+    def lacking(self, rows: Mapping[str, I64], counts: I64) -> I64:
+        """Running numbers of those that have fewer than the most of their latest like.
+
+        Args:
+            rows: forwards: columns number, code, bs, graph, gpu0.
+            counts: kernels of graphs that each of them has in the records.
+        """
+        # Without its GPU times a forward's kernels are a guess.
+        known = (rows["graph"] == 1) & (rows["gpu0"] > 0)
+        columns = (rows["number"], rows["code"], rows["bs"], counts)
+        news = [row for row in zip(*(c[known].tolist() for c in columns), strict=True) if row[0] not in self._judged]
+        if len(self._counts) > _KINDS:
+            self._counts.clear()
+        for _, code, bs, n in news:
+            if n:
+                self._replaying.add(code)
+            self._counts.setdefault((code, bs), deque(maxlen=_LIKE)).append(n)
+        for number, code, bs, n in news:
+            usual = max(self._counts[code, bs])
+            self._judged[number] = code not in self._replaying or (n > 0 and n >= ENOUGH * usual)
+        while len(self._judged) > _KINDS:
+            del self._judged[next(iter(self._judged))]
+        return np.array([n for n in rows["number"].tolist() if not self._judged.get(n, True)], np.int64)
+
+
+def cut(b: Mapping[str, I64], forwards: Forwards, replays: Replays, on: int, off: int) -> Cut:
     """What to leave out of records of one window.
 
     Args:
         b: columns start, end (CLOCK_MONOTONIC ns), graph; at least one row.
         forwards: those that ran meanwhile.
+        replays: what the blocks before showed.
         on: when the window began, ns.
         off: when it ended; far away while it lasts.
     """
@@ -50,24 +92,16 @@ def cut(b: Mapping[str, I64], forwards: Forwards, on: int, off: int) -> Cut:
     graph = b["graph"] != 0
     stale = graph & (start < on)
     late = graph & ~stale & (end > off)
-    lost, begin = forwards.unfinished(off, int(start.min()))
-    holes, holed = _NO_HOLES, EMPTY
-    if stale.any():
-        paid = end[stale & (end > on) & (end < off)]
-        by = forwards.assign(paid, paid).forward
-        holed = np.setdiff1d(by[by >= 0], lost)
-        holes = forwards.rows(holed)
-    drop = stale | late
-    if late.any() or len(lost) or len(holed):
-        # The ends of what was cut say nothing, so that records go to forwards by their start.
-        owner = forwards.assign(start, start).forward
-        lost = np.union1d(lost, owner[late & (owner >= 0)])
-        gone = late | np.isin(owner, lost)
-        if gone.any():
-            first = int(start[gone].min())
-            begin = first if begin is None else min(begin, first)
-        drop |= gone | np.isin(owner, holed)
-    return Cut(drop, begin, holes)
+    owners = forwards.assign(start, np.where(late, start, end))  # a late end says nothing
+    owner = owners.forward
+    ran, which = np.unique(owner[~stale], return_inverse=True)
+    counts = np.bincount(which, weights=(graph & ~late)[~stale], minlength=len(ran)).astype(np.int64)
+    rows = forwards.rows(ran)
+    lost = replays.lacking(rows, counts[np.searchsorted(ran, rows["number"])])
+    unfinished = forwards.unfinished(off, int(start.min()))["number"]
+    lost = np.unique(np.concatenate((lost, owner[late & (owner >= 0)], unfinished[np.isin(unfinished, ran)])))
+    keep = ~(stale | late | np.isin(owner, lost))
+    return Cut(keep, Owners(owners.code[keep], owner[keep], owners.host[keep]), forwards.rows(lost))
 
 
 def filled(start: I64, end: I64, owners: Owners, holes: Mapping[str, I64]) -> tuple[I64, I64, I64, I64]:

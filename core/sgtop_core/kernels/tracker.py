@@ -19,7 +19,7 @@ from sgtop_core.model.kernel_view import KernelView
 from .attribute import Forwards, Owners, union_length
 from .categories import Categories
 from .clock import Clock
-from .cut import Cut, cut, filled, without
+from .cut import Replays, cut, filled, without
 from .gaps import THRESHOLD_NS, GapFinder, RollingGaps
 from .inflation import inflation
 from .names import NameTable
@@ -75,9 +75,10 @@ class KernelTracker:
         self._last_forward: dict[int, int] = {}
         self._windows: dict[int, tuple[int, int]] = {}
         self._whole_until: dict[int, int] = {}
-        """Window → when the first of the forwards began that its end cut."""
-        self._holes: deque[tuple[int, int]] = deque(maxlen=1024)
-        """Forwards that lack kernels though they ran in a window: begin and end, ns."""
+        """Window → its end, or when the first of the forwards began that it cut."""
+        self._replays = Replays()
+        self._holes: dict[int, int] = {}
+        """Forwards that lack kernels though they ran in a window: begin → end, ns."""
         self._epoch = 0
         self._talks, self._talks_version = np.zeros(0, bool), -1
         self._count_at = 0
@@ -91,7 +92,7 @@ class KernelTracker:
         copy or set), stream, graph, bytes. For recordings."""
         self.records = 0
         self.cut = 0
-        """Records dropped since the end of a window cut their graph replay, or made a hole in it."""
+        """Records dropped since their graph replay was not there as a whole."""
         self.untimed = 0
         self.malformed = 0
 
@@ -118,7 +119,7 @@ class KernelTracker:
         on = frame.get("on")
         if on:
             self._windows[int(on[0])] = (int(on[1]), _OPEN)
-        for known in (self._windows, self._whole_until):
+        for known in (self._windows, self._whole_until, self._holes):
             while len(known) > 1024:
                 del known[min(known)]
 
@@ -200,14 +201,19 @@ class KernelTracker:
         if epoch != self._epoch:
             self._epoch = epoch
             self._finder.restart()
-        found = cut(b, self.forwards, *self._windows.get(epoch, (0, _OPEN)))
-        b = self._without_cut(epoch, b, found)
+        if not len(b["start"]):
+            return
+        found = cut(b, self.forwards, self._replays, *self._windows.get(epoch, (0, _OPEN)))
+        self._holes.update(zip(found.holes["begin"].tolist(), found.holes["finish"].tolist(), strict=True))
+        if not found.keep.all():
+            self.cut += int(np.count_nonzero(~found.keep))
+            b = {name: column[found.keep] for name, column in b.items()}
         if not len(b["start"]):
             return
         if self.on_block is not None:
             self.on_block(b)
         start, end = b["start"], b["end"]
-        owners = self.forwards.assign(start, end)
+        owners = found.owners
         kernel = self._number(b["name"])
         second = int(end.max()) // 1_000_000_000
         self._stats.add(second, summarise(owners.code, kernel, end - start, b["graph"], b["bytes"]))
@@ -228,15 +234,6 @@ class KernelTracker:
                 union_length(start[~talk], end[~talk], ordered=True) if any_talk else busy,
             )
         )
-
-    def _without_cut(self, epoch: int, b: dict[str, I64], found: Cut) -> dict[str, I64]:
-        if found.begin is not None:
-            self._whole_until[epoch] = min(found.begin, self._whole_until.get(epoch, _OPEN))
-        self._holes.extend(zip(found.holes["begin"].tolist(), found.holes["finish"].tolist(), strict=True))
-        if not found.drop.any():
-            return b
-        self.cut += int(np.count_nonzero(found.drop))
-        return {name: column[~found.drop] for name, column in b.items()}
 
     def _new_forwards(self, epoch: int, owners: Owners) -> dict[int, int]:
         """Code → forwards whose first kernel is in this block.
@@ -315,6 +312,10 @@ class KernelTracker:
     def _figures(self, now: int, since: int) -> KernelView:
         """What is summed up from the second ``since`` on."""
         begin = max(since * 1_000_000_000, self._since or 0)
+        for epoch, (_, off) in self._windows.items():
+            if off < self.forwards.known_until and epoch not in self._whole_until:
+                cut_off = self.forwards.unfinished(off, off)["begin"]
+                self._whole_until[epoch] = min(off, *cut_off.tolist(), _OPEN)
         stretches = [
             (max(a, begin), min(b, self._done_until, self._whole_until.get(epoch, b)))
             for epoch, (a, b) in self._windows.items()
@@ -381,7 +382,7 @@ class KernelTracker:
                 talk += t
                 exposed += max(u - c, 0)
                 reach = max(reach, s1)
-        seen = without(seen, sorted(self._holes))
+        seen = without(seen, sorted(self._holes.items()))
         traced = sum(b - a for a, b in seen)
         return seen, min(busy, traced), min(talk, traced), min(exposed, traced)
 
