@@ -30,8 +30,8 @@ class Image:
 
 
 IMAGES = (
-    Image("contention-120x40", "contention at 8.5", (120, 40)),
-    Image("contention-200x60", "contention at 8.5", (200, 60)),
+    Image("contention-120x40", "contention at 14", (120, 40)),
+    Image("contention-200x60", "contention at 14", (200, 60)),
     Image("eager-and-stolen-80x24", "eager-and-stolen", (80, 24)),
     Image("decode-bound-80x24", "decode-bound", (80, 24)),
     Image("straggler-120x40", "straggler-tp8", (120, 40)),
