@@ -309,6 +309,21 @@ def test_launches_without_records_are_noticed(start: Start) -> None:
     assert p.do("stats")["enabled"] == []
 
 
+def test_a_tool_that_takes_the_callbacks_in_the_middle_is_noticed(start: Start) -> None:
+    p = start()
+    client = Client(p, ON)
+    p.until(lambda s: s["state"] == "tracing")
+    client.run(1.5)
+    assert p.state()["counters"]["completed"] > 0
+    p.do("mock", fn="cuptiActivityRegisterCallbacks", args=[0, 0])  # another tool
+    state = p.until(lambda s: s["state"] == "failed")
+    assert "another tool holds its callbacks" in state["reason"]
+    end = time.monotonic() + 10
+    while p.do("stats")["enabled"] and time.monotonic() < end:
+        time.sleep(0.02)
+    assert p.do("stats")["enabled"] == []
+
+
 def test_a_slow_reader_loses_a_fast_one_does_not(start: Start) -> None:
     p = start(ring=[16, 65536])
     fast = Client(p, ON)

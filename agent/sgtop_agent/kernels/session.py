@@ -35,6 +35,8 @@ class Session:
         self._start = helper.counters()
         self._while_on = self.since_start()
         """Counters of the session when it was switched off: what CUPTI gives back afterwards was cut."""
+        self._heard = 0, 0, 0
+        """Buffers of this session when ``trouble`` last saw new ones, forward passes by then, and when that was."""
         self._quiet = 0
         self._lent = -1
 
@@ -58,6 +60,7 @@ class Session:
                 raise
             self.t_on = time.monotonic_ns()
             self.enable_ns = self.t_on - t0
+            self._heard = 0, 0, self.t_on
             self.on = True  # last: other threads read the times once they see this
 
     def disable(self) -> None:
@@ -129,9 +132,12 @@ class Session:
     def trouble(self, steps: int, *, patience_ns: int) -> str | None:
         """Why tracing should stop, or None. ``steps``: forward passes since it was enabled.
 
-        Steps without a single buffer after ``patience_ns`` mean that another tool took CUPTI's callbacks.
+        Steps without a buffer for ``patience_ns`` mean that another tool took CUPTI's callbacks, whenever it did.
         """
         c = self.since_start()
+        now = time.monotonic_ns() if self.on else self.t_off
+        if c["completed"] != self._heard[0]:
+            self._heard = c["completed"], steps, now
         # Not those that ran, or waited to run, when the window ended: they come without times, and on a server of
         # prefills they are a tenth of a window (measured on an H200: 263 of 2,429).
         seen = c if self.on else self._while_on
@@ -140,10 +146,11 @@ class Session:
                 f"{seen['untimed']} of {seen['records']} kernel records came without timestamps: CUPTI has run out of "
                 "its own buffers; kernel tracing is off until the server is restarted"
             )
-        ran = (time.monotonic_ns() if self.on else self.t_off) - self.t_on
-        if steps >= 3 and ran >= patience_ns and not c["completed"]:
+        completed, before, at = self._heard
+        silent = steps - before
+        if silent >= 3 and now - at >= patience_ns and (self.on or not completed):
             return (
-                f"{steps} forward passes ran and CUPTI reported no kernel: another tool holds its callbacks, or an "
+                f"{silent} forward passes ran and CUPTI reported no kernel: another tool holds its callbacks, or an "
                 "earlier profiler session has disabled it for the life of this process"
             )
         if c["malformed"] > 3:
