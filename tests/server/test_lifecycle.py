@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 
 from sgtop_probes.resolve import resolve
 
-from tests.server.command import Watching, sgtop
+from tests.server.command import COMMAND, Watching, sgtop
 from tests.server.listener import Listener
 from tests.server.servers import Config, Pool
 from tests.server.traces import agent_threads, from_outside, wait_without_agent
@@ -62,7 +63,19 @@ def test_server_is_killed_and_comes_back(servers: Pool) -> None:
     server = servers.get(config)
     with Watching(f":{server.port}") as watching:
         first = watching.live()
+        looking = subprocess.Popen(
+            [*COMMAND, "--attach", f":{server.port}", "--once", "--for", "20s"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        for seed in range(30):
+            server.client.generate(ids(20, seed), 40)
+        time.sleep(1)
         server.kill()
+        seen_until_then, talk = looking.communicate(timeout=30)
+        assert looking.returncode == 7
+        assert "went away; this is what was seen until then" in talk
+        assert "Traceback" not in talk
+        assert "DECODE" in seen_until_then
         gone = watching.wait(lambda s: s["state"] != "live")
         assert gone["message"]
         watching.wait(lambda s: s["state"] == "waiting")

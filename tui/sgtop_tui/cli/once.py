@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 LOOK_S = 2.0
 ATTACH_S = 15.0
 """Longest wait for the first figures; with a server that starts or hangs that is an answer too."""
+GONE_S = 3.0
+"""Longest wait after the look for whether the server has gone, if its ranks were lost."""
 _CODES = {"starting": exit_codes.NOT_READY, "hung": exit_codes.NOT_READY, "waiting": exit_codes.SERVER_GONE}
 
 
@@ -32,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     session = Session(args.attach, options)
     session.start()
     try:
-        shot = observe(session, look_s)
+        shot, gone = observe(session, look_s)
     finally:
         session.stop()
     if args.json:
@@ -44,24 +46,39 @@ def run(args: argparse.Namespace) -> int:
         print(_ascii(out) if args.ascii else out, end="")
     if shot.attach.state == "agentless":
         print(f"sgtop: without the agent: {shot.attach.message}", file=sys.stderr)
+    if gone:
+        print(
+            f"sgtop: the server went away; this is what was seen until then ({shot.covered_s:.1f} s)", file=sys.stderr
+        )
+        return exit_codes.SERVER_GONE
     return _CODES.get(shot.attach.state, exit_codes.OK)
 
 
-def observe(session: Session, look_s: float) -> Snapshot:
-    """The snapshot after ``look_s`` seconds of figures, or the last one if none came in time."""
+def observe(session: Session, look_s: float) -> tuple[Snapshot, bool]:
+    """The snapshot after ``look_s`` seconds of figures, or the last one if none came in time.
+
+    If the server goes away meanwhile: the last one with figures, and True.
+    """
     end = time.monotonic() + ATTACH_S
     while _connecting(session.snapshot()) and time.monotonic() < end:
         time.sleep(0.02)
     first = session.snapshot()
     if first.attach.state in ("starting", "waiting"):
-        return first
+        return first, False
     end = time.monotonic() + look_s
+    seen: Snapshot | None = None
     # snapshots end some 0.4 s in the past: wait until the look is in them, and a little longer at most
     while True:
         s = session.snapshot()
+        if s.attach.state == "waiting" and seen is not None:
+            return seen, True
+        live = any(r.state == "live" for r in s.ranks)
+        if live and s.covered_s > 0:
+            seen = s
         now = time.monotonic()
-        if (now >= end and s.covered_s >= look_s) or now >= end + 1.0:
-            return s
+        over = (now >= end and s.covered_s >= look_s) or now >= end + 1.0
+        if over and (live or seen is None or now >= end + GONE_S):  # a lost rank may mean that the server goes
+            return s, False
         time.sleep(0.02)
 
 
