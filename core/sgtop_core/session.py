@@ -113,6 +113,11 @@ class Session:
         """Whether everything that would change the server is refused."""
         return self.options.readonly
 
+    @property
+    def lacks_permission(self) -> bool:
+        """Whether a rank has no agent because a permission is missing."""
+        return any(link.failure and link.failure.kind == "permission" for link in list(self._links.values()))
+
     def start(self) -> None:
         """Find the server and begin.
 

@@ -100,3 +100,13 @@ def test_without_the_right_to_trace_it_says_so_and_shows_what_it_can(server: Cpu
     assert "agentless" in done.stdout
     assert "Traceback" not in done.stderr
     assert done.returncode == 0, done
+    for what in (("toggle", "radix-cache", "off", "--yes"), ("ab", "--switch", "radix-cache")):
+        change = subprocess.run(
+            ["setpriv", "--bounding-set", "-sys_ptrace", *COMMAND, *what, "--attach", f":{server.port}"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert change.returncode == 5, change
+        assert "ptrace" in change.stderr.lower()

@@ -91,6 +91,8 @@ def open_session(args: argparse.Namespace) -> Session:
             if s.attach.state in ("agentless", "waiting", "starting", "hung") or late:
                 codes = {"waiting": exit_codes.SERVER_GONE, "agentless": exit_codes.REFUSED}
                 code = codes.get(s.attach.state, exit_codes.NOT_READY)
+                if session.lacks_permission:
+                    code = exit_codes.NO_PERMISSION
                 raise UserError("no agent in every rank, so nothing is switched", s.attach.message, "", code)
             time.sleep(0.05)
     except BaseException:
