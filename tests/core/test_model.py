@@ -179,6 +179,25 @@ def test_gpu_time_of_a_step_sums_its_forwards() -> None:
     assert by["target", "TARGET_VERIFY"].count == 1
 
 
+def test_a_forward_that_still_runs_is_not_between_forwards() -> None:
+    """Prefills of half a second: the one at the window's end has a step, its forward comes when it is over."""
+    w = Wire()
+    w.put("step", step(1, 0, MS), step(2, 2 * MS, 3 * MS), step(3, 4 * MS, 5 * MS))
+    w.put("forward", forward(1, 200 * MS, 500 * MS, 500 * MS), forward(2, 501 * MS, 900 * MS, 900 * MS))
+    g = w.at(2 * S).gaps
+    assert g is not None
+    assert g.busy_share == pytest.approx(699 / 700)
+
+
+def test_time_after_the_last_forward_of_an_idle_server_is_between_forwards() -> None:
+    w = Wire()
+    w.put("step", step(1, 0, MS), step(2, 2 * MS, 3 * MS))
+    w.put("forward", forward(1, 0, 500 * MS, 500 * MS), forward(2, 501 * MS, 1000 * MS, 1000 * MS))
+    g = w.at(2 * S).gaps
+    assert g is not None
+    assert g.busy_share == pytest.approx(0.999 / w.model.covered_s(0), rel=0.01)
+
+
 def test_gap_causes_sum_to_the_gap() -> None:
     w = Wire()
     w.put(

@@ -45,13 +45,33 @@ def test_every_replay_is_whole_but_those_at_the_windows_edges(name: str, bs: int
     for number, rows in windows:
         at = int(rows["start"].min())
         while len(rows["start"]):
-            until = max(tracker.forwards.whole_until(at + COUNT_NS), at + 1)  # as the tracker itself counts
-            ready = rows["end"] <= until
+            at += COUNT_NS
+            ready = rows["end"] <= tracker.forwards.whole_until(at)  # as the tracker itself counts
             tracker._block(number, {name: column[ready] for name, column in rows.items()})
-            rows, at = {name: column[~ready] for name, column in rows.items()}, until
+            rows = {name: column[~ready] for name, column in rows.items()}
     assert len(windows) >= 2
     assert set(tracker._replays._counts[1, bs]) == {508}, "kernels of the decode graph, each replay"
     lacking = [number for number, whole in tracker._replays._judged.items() if not whole]
     assert len(tracker._replays._judged) > 100 * len(windows)
     assert len(lacking) <= 2 * len(windows)
     assert tracker.cut <= 20 * len(windows), "copies and preparation at the edges"
+
+
+@pytest.mark.parametrize("name", ["contention", "decode-bound", "eager-fallback", "prefill-bound"])
+def test_what_is_not_busy_is_a_gap_and_every_forward_has_its_36_layers(name: str) -> None:
+    tracker, windows = recorded(name)
+    for number, rows in windows:
+        at, end = int(rows["start"].min()), int(rows["end"].max())
+        while at < end + 3 * COUNT_NS:
+            at += COUNT_NS
+            ready = rows["end"] <= tracker.forwards.whole_until(at)
+            tracker._block(number, {column: values[ready] for column, values in rows.items()})
+            rows = {column: values[~ready] for column, values in rows.items()}
+    tracker._long.count(None, at)
+    tracker._done_until = at
+    view = tracker.view(at + 1_000_000_000, 600.0)
+    assert view.busy_share is not None
+    assert view.all_gaps is not None
+    assert (1 - view.busy_share) * view.traced_s * 1e3 == pytest.approx(view.all_gaps.total_ms, rel=0.01, abs=0.3)
+    (mode,) = (m for m in view.modes if m.mode in ("DECODE", "EXTEND"))
+    assert {k.per_step for k in mode.rows[:3]} <= {36.0, 108.0}

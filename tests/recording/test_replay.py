@@ -186,3 +186,15 @@ def test_loops(recorded: tuple[Path, Live]) -> None:
         until(lambda: player.position().at_s < 3.0)
     finally:
         player.stop()
+
+
+def test_seek_to_the_beginning_shows_the_first_snapshot(recorded: tuple[Path, Live]) -> None:
+    """The screen asks for it at once, paused or not."""
+    path, live = recorded
+    player = ReplaySession(path)
+    for there in (0.0, -5.0, 0.05):
+        player.seek(3.0)
+        player.pause(True)
+        player.seek(there)
+        assert player.snapshot().mono_ns == live.snapshots[0].mono_ns
+    player.stop()

@@ -133,19 +133,24 @@ class Forwards:
         return union_length(a[keep], b[keep])
 
     def launched_until(self, t: int) -> int:
-        """When what was launched before ``t`` (ns) ends on the GPU; 0 where nothing is known of it."""
+        """When what was launched before ``t`` (ns) ends on the GPU; 0 where forwards have no GPU times.
+
+        Never, where no forward is known that was launched before: the hooks are younger, and what ran then is unseen.
+        """
         r = self._rows
         before = r["t0"] < t
-        return int(r["finish"][before].max()) if self.timed and before.any() else 0
+        if not self.timed:
+            return 0
+        return int(r["finish"][before].max()) if before.any() else 1 << 62
 
     def unfinished(self, t: int, since: int) -> dict[str, I64]:
-        """Rows of forwards that were launched before ``t`` (ns) and replayed a graph beyond it.
+        """Rows of forwards that were launched before ``t`` (ns) and ran beyond it on the GPU.
 
         ``since``: of those that began long before it, nobody asks. Only forwards with GPU times can tell.
         """
         first = max(0, int(np.searchsorted(self._rows["begin"], since)) - 8)
         r = {c: v[first:] for c, v in self._rows.items()}
-        late = (r["graph"] == 1) & (r["gpu0"] > 0) & (r["t0"] <= t) & (r["gpu1"] > t - SLACK_NS)
+        late = (r["gpu0"] > 0) & (r["t0"] <= t) & (r["gpu1"] > t - SLACK_NS)
         return {c: v[late] for c, v in r.items()}
 
     def rows(self, numbers: I64) -> dict[str, I64]:

@@ -384,6 +384,7 @@ class Fleet:
             draft = draft[order]
             unsure = None if unsure is None else unsure[order]
         spans = self._chain.add(rank, t0, t1)
+        self._known_forwards(rank, t0)
         self._chain.cut(ends_open)
         gap = spans.gap if unsure is None else np.where(unsure, -1, spans.gap)
         cells = self._cells[rank, (graph == 0).astype(np.int64), mode]
@@ -396,6 +397,14 @@ class Fleet:
         self._hist("gap", rank[seen], mode[seen], gap[seen])
         real = gap > 0
         self._gaps.add(rank[real], (t0 - gap)[real], t0[real], mode[real])
+
+    def _known_forwards(self, rank: I64, t0: I64) -> None:
+        """Note from when to when forwards are known; ``t0`` (ns) is ordered within a rank."""
+        for i in firsts(rank).tolist():
+            r = int(rank[i])
+            state = self.ranks[r]
+            begin = state.forwards[0] if state.forwards else int(t0[i])
+            state.forwards = begin, self._chain.end(r), int(self._forward_ct[r])
 
     def _result(self, b: Batch) -> None:
         rank = b.rank

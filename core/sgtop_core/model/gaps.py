@@ -32,6 +32,10 @@ class Chain:
         """Forget the last forward of a rank: rows were lost, so its next gap is not known."""
         self._end[rank] = -1
 
+    def end(self, rank: int) -> int:
+        """Latest end of a forward of a rank, ns; -1 where that is not known."""
+        return int(self._end[rank])
+
     def add(self, rank: I64, t0: I64, t1: I64) -> Spans:
         """Next forwards, rank after rank, in the order of ``t0`` (ns) within a rank."""
         if not len(t0):

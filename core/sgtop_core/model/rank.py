@@ -87,6 +87,8 @@ class RankState:
     stat_before: Mapping[str, Any] = field(default_factory=dict)
     last_ct: int | None = None
     last_step_at: int | None = None
+    forwards: tuple[int, int, int] | None = None
+    """Begin of the first forward that is known, latest end of one (ns), and the newest step that had one."""
     mode_last: dict[int, int] = field(default_factory=dict)
     """Mode number → return of its last step, ns."""
     unknown_frames: int = 0

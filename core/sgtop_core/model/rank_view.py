@@ -132,6 +132,20 @@ class RankView:
                 )
         return tuple(out)
 
+    def _known_s(self) -> float:
+        """Seconds of the window of which is known whether a forward ran.
+
+        Not those before the first forward that the hooks saw, nor those in which a forward runs whose end has not come
+        yet (a prefill takes half a second): neither is time between forwards.
+        """
+        s = self.s
+        if s.forwards is None:
+            return self.covered_s
+        first, until, ct = s.forwards
+        head = max(0, first - (s.end - round(self.covered_s * 1e9)))
+        tail = max(0, s.end - until) if s.last_ct is not None and s.last_ct > ct else 0
+        return self.covered_s - (head + tail) / 1e9
+
     def gaps(self, busy_ns: int | None) -> StepGaps | None:
         """Gaps; None where the agent cannot see forwards."""
         s = self.s
@@ -158,9 +172,8 @@ class RankView:
             histograms[name] = Histogram(_EDGES_MS, tuple(coarse(hist).tolist()))
             all_bins = hist if all_bins is None else all_bins + hist
             top = max(top or 0.0, x.max)
-        busy = None
-        if busy_ns is not None and self.covered_s > 0:
-            busy = min(busy_ns / 1e9 / self.covered_s, 1.0)
+        known_s = self._known_s()
+        busy = min(busy_ns / 1e9 / known_s, 1.0) if busy_ns is not None and known_s > 0 else None
         if all_bins is None or top is None:
             return StepGaps(Quantiles(0, None, None, None, total / 1e6), s.label, causes, None, busy)
         p50, p99 = (

@@ -159,6 +159,7 @@ class ReplaySession:
             target = min(max(r.start_ns + int(seconds * 1e9), r.start_ns), r.end_ns)
             if target < self._at:
                 self._rewind(target)
+                self._step_to_tick()  # there is a snapshot to show, however near the beginning
             while self._at < target and self._step_to_tick():
                 pass
             self._anchor()
