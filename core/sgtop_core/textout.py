@@ -139,14 +139,15 @@ def _where(r: Rank, of_group: bool) -> list[str]:
 
 def _findings(alerts: Sequence[Alert]) -> list[str]:
     active = [a for a in alerts if a.active]
-    if not active:
-        return ["findings: none"]
-    out = ["findings:"]
+    out = ["findings:"] if active else ["findings: none now"] if alerts else ["findings: none"]
     for a in active:
         who = f"{a.rank}: " if a.rank and a.rank not in a.title else ""
         out += _wrap(f"{'!!' if a.severity == 'critical' else ' !'} {who}{a.title}", "   ")
         out += _wrap(f"   {a.evidence}", "   ")
         out += _wrap(f"   → {a.next}", "     ")
+    for a in alerts:
+        if not a.active:
+            out += _wrap(f"   ended meanwhile: {a.title}", "     ")
     return out
 
 

@@ -9,6 +9,7 @@ import sys
 import time
 
 from . import exit_codes
+from .standing import Standing
 
 
 def run(args: argparse.Namespace) -> int:
@@ -27,10 +28,12 @@ def run(args: argparse.Namespace) -> int:
     try:
         end = None if args.for_s is None else time.monotonic() + args.for_s
         last = None
+        standing = Standing()
         while end is None or time.monotonic() < end:
             shot = session.snapshot()
             if shot is not last:
                 last = shot
+                standing(shot)
                 sys.stdout.write(line(shot) + "\n")
                 sys.stdout.flush()
             time.sleep(0.05)

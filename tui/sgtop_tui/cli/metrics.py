@@ -6,8 +6,10 @@ import argparse
 import signal
 import sys
 import threading
+import time
 
 from . import exit_codes, options
+from .standing import Standing
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -41,7 +43,10 @@ def run(args: argparse.Namespace) -> int:
         try:
             print(exporter.url, flush=True)
             print("sgtop: serving until Ctrl-C", file=sys.stderr)
-            over.wait(args.for_s)
+            standing = Standing()
+            end = None if args.for_s is None else time.monotonic() + args.for_s
+            while not over.wait(0.25) and (end is None or time.monotonic() < end):
+                standing(session.snapshot())
         finally:
             exporter.close()
     except KeyboardInterrupt:

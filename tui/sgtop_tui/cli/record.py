@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from . import exit_codes, options
+from .standing import Standing
 
 if TYPE_CHECKING:
     from sgtop_core.model.snapshot import Snapshot
@@ -64,10 +65,12 @@ def _file(session: Session, recorder: Recorder, args: argparse.Namespace, proble
         recorder.start(file_name(session.snapshot(), time.time()), overwrite=args.force)
     path = recorder.state().path
     say = _Progress()
+    standing = Standing(say.end)
     begin = time.monotonic()
     try:
         while not problems and (args.for_s is None or time.monotonic() - begin < args.for_s):
             time.sleep(0.25)
+            standing(session.snapshot())
             say(session.snapshot(), recorder)
     except KeyboardInterrupt:
         pass  # the usual way to end it
@@ -80,7 +83,9 @@ def _file(session: Session, recorder: Recorder, args: argparse.Namespace, proble
     if problems:
         print(f"sgtop: {problems[0]}", file=sys.stderr)
     print(path)
-    return exit_codes.FAILED if problems else exit_codes.OK
+    if problems:
+        return exit_codes.FAILED
+    return exit_codes.SERVER_GONE if standing.gone else exit_codes.OK
 
 
 def _on_alert(session: Session, recorder: Recorder, args: argparse.Namespace) -> int:
@@ -88,6 +93,7 @@ def _on_alert(session: Session, recorder: Recorder, args: argparse.Namespace) ->
 
     on_alert = OnAlert(recorder, args.output or ".")
     say = _Progress()
+    standing = Standing(say.end)
     begin = time.monotonic()
     last: Any = None
     try:
@@ -97,6 +103,7 @@ def _on_alert(session: Session, recorder: Recorder, args: argparse.Namespace) ->
             if s is last:
                 continue
             last = s
+            standing(s)
             written = on_alert.look(s)
             if written:
                 say.end()
