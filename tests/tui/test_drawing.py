@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sgtop_core.model.snapshot import Attach, Cell, Histogram, Mode, Rank, Snapshot
+from sgtop_core.model.snapshot import Attach, Cell, Histogram, Mode, Quantiles, Rank, Snapshot
 from sgtop_tui import board, fmt
 from sgtop_tui.glyphs import MODES, STATES, mode_glyph, to_ascii
 from sgtop_tui.lines import clip, fit, line_width, plain, width_of, wrap
 from sgtop_tui.look import Choices, Look, add_modes, leaders
-from sgtop_tui.panels import PANELS, modes
+from sgtop_tui.panels import PANELS, modes, ranks, tiny
 from sgtop_tui.panels.charts import histogram_block, histogram_line, rebin
 from sgtop_tui.plan import Rect, Want, plan
 from sgtop_tui.widgets.canvas import changed
@@ -39,6 +39,39 @@ from .scenes import SCENES
 )  # fmt: skip
 def test_numbers(how: object, value: object, want: str) -> None:
     assert how(value) == want  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "want"),
+    [
+        (0.049, 0.0491, "49/49 µs"), (0.17, 0.218, "170/218 µs"), (0.05, 0.841, "50/841 µs"), (0.05, 1.2, "0.05/1.2 ms"),
+        (24.0, 61.0, "24.0/61 ms"), (30.0, 1400.0, "0.03/1.4 s"), (None, 0.049, "–/49 µs"), (0.049, None, "49 µs/–"),
+        (None, None, "–/–"), (500.0, 240e3, "500 ms/4 min"), (0.5, 0.9996, "0.50/1.0 ms"),
+    ],
+)  # fmt: skip
+def test_two_times_have_one_unit(low: float | None, high: float | None, want: str) -> None:
+    assert fmt.ms_pair(low, high) == want
+
+
+@given(st.floats(1e-3, 119e3), st.floats(1, 1e4))
+def test_the_unit_of_a_pair_holds_for_both(low: float, ratio: float) -> None:
+    high = min(low * ratio, 119e3)
+    text, unit = fmt.ms_pair(low, high).split(" ")
+    in_ms = [float(figure) * {"µs": 1e-3, "ms": 1.0, "s": 1e3}[unit] for figure in text.split("/")]
+    assert in_ms[0] == pytest.approx(low, rel=0.06, abs=0.006 * {"µs": 1e-1, "ms": 1.0, "s": 1e3}[unit])
+    assert in_ms[1] == pytest.approx(high, rel=0.06)
+
+
+def test_no_row_puts_two_times_under_the_unit_of_one() -> None:
+    base = scenes.decode_bound(0)
+    short = Quantiles(count=9, p50=0.17, p99=0.218, max=0.3, total=2.0)
+    mode = replace(base.ranks[0].modes["DECODE"], step_ms=Quantiles(count=9, p50=0.6, p99=0.84, max=1.0, total=6.0))
+    one = replace(base.ranks[0], modes={"DECODE": mode}, gaps=replace(scenes.gaps(1, 2, 0.5, {}), quantiles_ms=short))
+    look = Look(replace(base, ranks=(one,)))
+    row = plain(ranks.inline(one, look, 80))
+    assert "step 600/840 µs" in row
+    assert "gap 170/218 µs" in row
+    assert "600/840 µs" in plain(tiny.rank_line(one, 60, 4))
 
 
 @given(st.floats(0, 1e12))

@@ -49,6 +49,20 @@ def ms_bare(value: float | None) -> str:
     return f"{value:.2f}"
 
 
+def ms_pair(low: float | None, high: float | None) -> str:
+    """Two times with one unit at the end, that of the larger: ``24.0/61 ms``, ``49/218 µs``, ``0.03/1.4 s``."""
+    if low is None or high is None:
+        return f"{ms(low)}/{ms(high)}"  # each with its own unit: there is nothing to agree with
+    largest = max(abs(low), abs(high))
+    if largest >= 119.5e3:  # minutes and hours: too far apart for one unit
+        return f"{ms(low)}/{ms(high)}"
+    if largest >= 999.5:
+        return f"{ms_bare(low / 1e3)}/{seconds(high / 1e3)}"
+    if largest >= 0.9995:
+        return f"{ms_bare(low)}/{high:.1f} ms" if abs(high) < 9.95 else f"{ms_bare(low)}/{high:.0f} ms"
+    return f"{low * 1e3:.0f}/{high * 1e3:.0f} µs"
+
+
 def seconds(value: float | None) -> str:
     """A span: ``0.4 s``, ``41 s``, ``12 min``, ``3.1 h``."""
     if value is None:

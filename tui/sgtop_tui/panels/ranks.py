@@ -152,8 +152,8 @@ def inline(rank: Rank, look: Look, width: int) -> Line:
         return pen.put(rank.message or rank.state, STATES[rank.state][1]).line()
     q = rank.gaps.quantiles_ms if rank.gaps else None
     groups: list[Line] = [
-        (("step ", "dim"), (f"{fmt.ms_bare(step_p(rank, 'p50'))}/{fmt.ms(step_p(rank, 'p99'))}  ", "figure")),
-        (("gap ", "dim"), (f"{fmt.ms_bare(q.p50 if q else None)}/{fmt.ms(q.p99 if q else None)}  ", "figure")),
+        (("step ", "dim"), (f"{fmt.ms_pair(step_p(rank, 'p50'), step_p(rank, 'p99'))}  ", "figure")),
+        (("gap ", "dim"), (f"{fmt.ms_pair(q.p50, q.p99) if q else fmt.ms_pair(None, None)}  ", "figure")),
         (("run ", "dim"), (f"{fmt.count(rank.queue.running)}  ", "figure")),
         (("wait ", "dim"), (f"{fmt.count(rank.queue.waiting)}  ", "figure")),
         (("kv ", "dim"), (f"{fmt.percent(rank.kv_usage)}  ", "figure")),
