@@ -13,7 +13,7 @@ from sgtop_tui.glyphs import MODES, STATES, mode_glyph, to_ascii
 from sgtop_tui.lines import clip, fit, line_width, plain, width_of, wrap
 from sgtop_tui.look import Choices, Look, add_modes, leaders
 from sgtop_tui.panels import PANELS, modes, ranks, tiny
-from sgtop_tui.panels.charts import histogram_block, histogram_line, rebin
+from sgtop_tui.panels.charts import edge_label, histogram_block, histogram_line, rebin
 from sgtop_tui.plan import Rect, Want, plan
 from sgtop_tui.widgets.canvas import changed
 
@@ -44,7 +44,8 @@ def test_numbers(how: object, value: object, want: str) -> None:
 @pytest.mark.parametrize(
     ("low", "high", "want"),
     [
-        (0.049, 0.0491, "49/49 µs"), (0.17, 0.218, "170/218 µs"), (0.05, 0.841, "50/841 µs"), (0.05, 1.2, "0.05/1.2 ms"),
+        (0.049, 0.0491, "49/49 µs"), (0.17, 0.218, "170/218 µs"), (0.05, 0.841, "50/841 µs"),
+        (0.05, 1.2, "0.05/1.2 ms"),
         (24.0, 61.0, "24.0/61 ms"), (30.0, 1400.0, "0.03/1.4 s"), (None, 0.049, "–/49 µs"), (0.049, None, "49 µs/–"),
         (None, None, "–/–"), (500.0, 240e3, "500 ms/4 min"), (0.5, 0.9996, "0.50/1.0 ms"),
     ],
@@ -156,6 +157,22 @@ def test_histogram_reads_as_in_the_sketch() -> None:
     block = [plain(line) for line in histogram_block(bins, 80, 3)]
     assert len(block) == 3
     assert block[-1].split() == ["<10µs", "≤30µs", "≤100µs", "≤300µs", "≤1ms", "≤3ms", "≤10ms", "≤30ms"]
+
+
+@pytest.mark.parametrize("k", range(-12, 9))
+def test_every_bound_of_a_histogram_reads_as_what_it_is(k: int) -> None:
+    """From 1 ns to 30 s: a bound that is rounded to 0, or to its neighbour, says nothing."""
+    edge_ms = 10 ** (k // 2) * (3 if k % 2 else 1)
+    text = edge_label(edge_ms)
+    unit = text.lstrip("0123456789")
+    assert int(text.removesuffix(unit)) * {"ns": 1e-6, "µs": 1e-3, "ms": 1.0, "s": 1e3}[unit] == pytest.approx(edge_ms)
+    assert len(text) <= 5
+
+
+def test_a_histogram_below_a_microsecond_names_its_units() -> None:
+    bins = [(0.0001, 2), (0.0003, 20), (0.001, 40), (0.003, 70)]
+    assert plain(histogram_line(bins, 100)) == "<100ns ▁ 300 ▂ 1µs ▅ 3 █ "
+    assert plain(histogram_block(bins, 40, 3)[-1]).split() == ["<100ns", "≤300ns", "≤1µs", "≤3µs"]
 
 
 def test_strip_shows_the_newest_and_fills_its_width() -> None:
