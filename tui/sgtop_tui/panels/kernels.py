@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sgtop_core.model.kernel_view import Kernel, KernelGaps, KernelMode, KernelView
 
 from .. import fmt
-from ..lines import Line, Pen, clip
+from ..lines import Line, Pen, clip, line_width
 from ..look import KERNEL_SORTS, Look
 from .base import Panel, words
 from .charts import histogram_block, histogram_line, rebin, shares_line
@@ -17,6 +17,8 @@ _COLUMNS = (
 )  # fmt: skip
 _NAME = 24
 """Cells that a name gets at least."""
+FAULTS = frozenset({"preempted", "throttled", "gc"})
+"""Causes of idle time that somebody can mend; a finding may be about them, so they are the last to go."""
 
 
 def us(value: float | None) -> str:
@@ -88,9 +90,7 @@ def table(mode: KernelMode, look: Look, width: int, height: int) -> list[Line]:
     for name, w in columns:
         pen.cell(name, w, "dim")
     pen.put("  ").put(mode.mode, "title")
-    note = f"  {fmt.count(mode.forwards)} forwards · {fmt.count(mode.launches_per_step)} launches a step"
-    if mode.graph_share is not None:
-        note += f" · in graphs {fmt.percent(mode.graph_share)}"
+    note = f"  {_of_mode(mode)}"
     room = width - pen.width - 1
     if room > 12:
         pen.put(clip(note, room), "dim")
@@ -112,18 +112,66 @@ def table(mode: KernelMode, look: Look, width: int, height: int) -> list[Line]:
     return out
 
 
+def _of_mode(mode: KernelMode) -> str:
+    """What the table of a mode sums up. Outside forwards there are none to count launches by."""
+    if mode.launches_per_step is None:
+        parts = [f"{fmt.count(mode.launches)} launches"]
+    else:
+        parts = [f"{fmt.count(mode.forwards)} forwards", f"{fmt.count(mode.launches_per_step)} launches a step"]
+    if mode.graph_share is not None and (mode.graph_share or mode.launches_per_step is not None):
+        parts.append(f"in graphs {fmt.percent(mode.graph_share)}")
+    return " · ".join(parts)
+
+
 def gap_line(g: KernelGaps, v: KernelView, width: int) -> Line:
-    """Gaps before kernels of one mode in one line."""
-    pen = Pen(1).put("gaps ", "dim").put(g.mode, "title").put(f"  {fmt.count(g.count)} · ", "dim")
-    pen.put(fmt.ms(g.total_ms), "figure").put(" · p50 ", "dim").put(us(g.p50_us), "figure")
-    pen.put(" · p99 ", "dim").put(us(g.p99_us), "figure")
-    for name, part in g.shares():
-        text = f"{name}{f' <{v.threshold_us:g} µs' if name == 'kernel wait' else ''} "
-        share = fmt.percent(part)
-        if pen.width + len(text) + len(share) + 3 > width:
+    """Gaps before kernels of one mode in one line: as many causes as fit, the others summed as ``rest``.
+
+    What somebody can mend comes before what only is large, and rather than such a cause the count or the p99 goes.
+    """
+    causes = g.shares()
+    wanted = next((c for c in causes if c[0] in FAULTS), causes[0] if causes else None)
+    for left_out in ((), ("count",), ("count", "p99")):
+        pen = _gap_head(g, left_out)
+        shown = _that_fit(causes, v, width - pen.width)
+        if wanted is None or wanted in shown:
             break
-        pen.put("  ").put(text, "dim").put(share, "figure")
+    for cause in shown:
+        for text, style in _cause(cause, v):
+            pen.put(text, style)
+    if len(shown) < len(causes):
+        rest = max(0.0, 1 - sum(part for _, part in shown))
+        pen.add(((f"  rest {fmt.percent(rest)}" if shown else f"  +{len(causes)} more", "dim"),), width)
     return pen.line()
+
+
+def _gap_head(g: KernelGaps, left_out: Sequence[str]) -> Pen:
+    pen = Pen(1).put("gaps ", "dim").put(g.mode, "title").put("  ", "dim")
+    if "count" not in left_out:
+        pen.put(f"{fmt.count(g.count)} · ", "dim")
+    pen.put(fmt.ms(g.total_ms), "figure").put(" · p50 ", "dim").put(us(g.p50_us), "figure")
+    if "p99" not in left_out:
+        pen.put(" · p99 ", "dim").put(us(g.p99_us), "figure")
+    return pen
+
+
+def _cause(cause: tuple[str, float], v: KernelView) -> Line:
+    name, part = cause
+    text = f"{name} <{v.threshold_us:g} µs" if name == "kernel wait" else name
+    return ((f"  {text} ", "dim"), (fmt.percent(part), "figure"))
+
+
+def _that_fit(causes: Sequence[tuple[str, float]], v: KernelView, room: int) -> list[tuple[str, float]]:
+    """Causes that fit into ``room`` beside their ``rest``, in their order; of too many the faults stay."""
+    if sum(line_width(_cause(c, v)) for c in causes) <= room:
+        return list(causes)
+    room -= len("  rest 100%")
+    kept: list[tuple[str, float]] = []
+    for cause in sorted(causes, key=lambda c: c[0] not in FAULTS):  # stable: the largest first within either
+        need = line_width(_cause(cause, v))
+        if need <= room:
+            kept.append(cause)
+            room -= need
+    return [c for c in causes if c in kept]
 
 
 def _gaps(v: KernelView, width: int, height: int) -> list[Line]:
