@@ -12,7 +12,7 @@ from sgtop_tui import board, fmt
 from sgtop_tui.glyphs import MODES, STATES, mode_glyph, to_ascii
 from sgtop_tui.lines import clip, fit, line_width, plain, width_of, wrap
 from sgtop_tui.look import Choices, Look, add_modes, leaders
-from sgtop_tui.panels import PANELS, modes, ranks, tiny
+from sgtop_tui.panels import BY_KEY, PANELS, modes, ranks, tiny
 from sgtop_tui.panels.charts import edge_label, histogram_block, histogram_line, rebin
 from sgtop_tui.plan import Rect, Want, plan
 from sgtop_tui.widgets.canvas import changed
@@ -286,6 +286,25 @@ def test_every_scene_draws_at_every_size(scene: str, width: int, height: int, ma
         assert len(lines) == rect.height
         assert all(line_width(line) == rect.width for line in lines)
         assert "could not draw" not in "".join(map(plain, lines))
+
+
+@pytest.mark.parametrize(
+    ("window_s", "covered_s", "want"),
+    [
+        (5.0, 5.0, "the last 5 s"), (60.0, 18.0, "the last 18 s"), (600.0, 18.0, "the last 18 s"),
+        (600.0, 240.0, "the last 4 min"), (60.0, 58.0, "the last 60 s"), (600.0, 600.0, "the last 10 min"),
+    ],
+)  # fmt: skip
+def test_nothing_is_said_of_a_time_that_was_not_seen(window_s: float, covered_s: float, want: str) -> None:
+    base = scenes.no_traffic(0)
+    ranks_ = tuple(replace(r, modes={}, gaps=None, stages_s={}) for r in base.ranks)
+    look = Look(replace(base, ranks=ranks_, window_s=window_s, covered_s=covered_s))
+    for panel, what in (("prefill", "prefill"), ("decode", "decode"), ("time", "step")):
+        text = " ".join(plain(line).strip() for line in BY_KEY[panel].draw(look, 60, 6))
+        assert f"no {what} in {want}" in text
+        assert text.count("the last") == 1
+    fresh = Look(replace(look.snap, covered_s=0.0))
+    assert "no prefill seen yet" in "".join(plain(line) for line in BY_KEY["prefill"].draw(fresh, 60, 6))
 
 
 def test_80x24_has_everything_essential() -> None:
