@@ -5,7 +5,7 @@ Drawing is a pure function of the look and the size, so a panel is tested withou
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from .. import fmt
@@ -108,3 +108,21 @@ def none_seen(what: str, look: Look) -> str:
         return f"no {what} seen yet"
     filled = snap.covered_s >= snap.window_s * FILLED
     return f"no {what} in the last {fmt.window(snap.window_s) if filled else fmt.seconds(snap.covered_s)}"
+
+
+def filter_note(look: Look, texts: Iterable[str]) -> str:
+    """What the filter does to rows that hold ``texts``, for the title; nothing where there is no filter or no row.
+
+    Rows of which none matches all stay, for a text may be meant for another panel; that has to be said.
+    """
+    wanted = look.choices.filter
+    rows = [text.casefold() for text in texts] if wanted else []
+    if not rows:
+        return ""
+    known = any(wanted.casefold() in row for row in rows)
+    return f"filter {wanted!r}" if known else f"nothing matches {wanted!r}, all shown"
+
+
+def rank_filter_note(look: Look) -> str:
+    """What the filter does to rows of ranks."""
+    return filter_note(look, (text for r in look.snap.ranks for text in (r.rank, r.state)))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from sgtop_core.model.kernel_view import Kernel, KernelGaps, KernelMode, KernelView
 
 from .. import fmt
 from ..lines import Line, Pen, clip, line_width
 from ..look import KERNEL_SORTS, Look
-from .base import Panel, words
+from .base import Panel, filter_note, words
 from .charts import histogram_block, histogram_line, rebin, shares_line
 
 _COLUMNS = (
@@ -33,12 +33,18 @@ def view(look: Look) -> KernelView | None:
     return look.focus.tracing if look.focus is not None else None
 
 
+def _texts(mode: KernelMode) -> Iterator[str]:
+    """What the filter is held against."""
+    return (text for k in mode.rows for text in (k.full_name, k.name, k.category))
+
+
 def rows(mode: KernelMode, look: Look) -> list[Kernel]:
-    """Rows of a mode that pass the filter, in the chosen order."""
+    """Rows of a mode that pass the filter, in the chosen order; all where no kernel of any mode passes."""
     wanted = look.choices.filter.casefold()
     out = [k for k in mode.rows if wanted in k.full_name.casefold() or wanted in k.name.casefold()
            or wanted in k.category.casefold()]  # fmt: skip
-    if not out:
+    v = view(look)
+    if not out and not (v is not None and any(wanted in text.casefold() for m in v.modes for text in _texts(m))):
         out = list(mode.rows)
     order = look.choices.kernel_sort
     if order == "name":
@@ -95,7 +101,10 @@ def table(mode: KernelMode, look: Look, width: int, height: int) -> list[Line]:
     if room > 12:
         pen.put(clip(note, room), "dim")
     out = [pen.line()]
-    for k in rows(mode, look)[: max(0, height - 1)]:
+    shown = rows(mode, look)
+    if mode.rows and not shown and height > 1:
+        out += words(f"nothing matches {look.choices.filter!r}", width)[:1]
+    for k in shown[: max(0, height - 1)]:
         figures = {
             "time": fmt.percent(k.share), "total": fmt.ms(k.total_ms), "inst": fmt.count(k.count),
             "/step": fmt.count(k.per_step), "avg": us(k.avg_us), "med": us(k.med_us), "min": us(k.min_us),
@@ -248,7 +257,8 @@ def _note(look: Look) -> str:
         return ""
     order = look.choices.kernel_sort
     by = f" · by {order}" if order != KERNEL_SORTS[0] else ""
-    return f"{look.focus.rank} · {fmt.window(look.snap.window_s)}{by}"
+    said = filter_note(look, (text for mode in v.modes for text in _texts(mode)))
+    return f"{said + ' · ' if said else ''}{look.focus.rank} · {fmt.window(look.snap.window_s)}{by}"
 
 
 PANEL = Panel(

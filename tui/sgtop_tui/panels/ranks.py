@@ -12,7 +12,7 @@ from .. import fmt
 from ..glyphs import STATES
 from ..lines import Line, Part, Pen
 from ..look import Look, step_p
-from .base import Panel
+from .base import Panel, rank_filter_note
 
 OUT_OF_LINE = 1.25
 """A rank is marked where its figure is this many times the median of all ranks …"""
@@ -229,9 +229,8 @@ def draw(look: Look, width: int, height: int) -> list[Line]:
 
 def _note(look: Look) -> str:
     parts = [f"sorted by {look.choices.sort}"] if look.choices.sort != "rank" else []
-    if look.choices.filter:
-        parts.append(f"filter {look.choices.filter!r}")
-    return " · ".join([*parts, fmt.window(look.snap.window_s)])
+    said = rank_filter_note(look)
+    return " · ".join([*parts, *([said] if said else []), fmt.window(look.snap.window_s)])
 
 
 def _ideal(look: Look, width: int) -> int:
