@@ -68,6 +68,19 @@ KEYS: tuple[Key, ...] = (
 GROUPS = {"look": "Look", "choose": "Choose", "act": "Act", "change": "Change the server", "leave": "Leave"}
 
 
+PLAYER: tuple[Key, ...] = (
+    Key("p", "p", "play_pause", "pause, go on", "stop or go on", "replay"),
+    Key("left", "left", "seek(-1)", "5 s back", "five seconds back", "replay"),
+    Key("right", "right", "seek(1)", "5 s on", "five seconds on", "replay"),
+    Key("home", "home", "begin", "to the beginning", "to the beginning", "replay"),
+    Key("less_than_sign", "<", "speed(0.5)", "slower", "half the speed", "replay"),
+    Key("greater_than_sign", ">", "speed(2)", "faster", "twice the speed", "replay"),
+    Key("n", "n", "next_alert", "next finding", "to the next finding", "replay"),
+    Key("N", "N", "next_gap", "next long gap", "to the next long gap between steps", "replay"),
+)
+"""What the screen over a recording has besides."""
+
+
 def footer(width: int, window_s: float, readonly: bool = False) -> Line:
     """The last line: keys that matter, as many as fit."""
     shown = [(k.footer, k) for k in KEYS if k.footer is not None and not (k.changes and readonly)]
