@@ -42,6 +42,18 @@ def test_numbers(how: object, value: object, want: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("value", "words", "want"),
+    [
+        (1, ("CPU",), "1 CPU"), (0, ("CPU",), "0 CPUs"), (4, ("CPU",), "4 CPUs"), (None, ("CPU",), "– CPUs"),
+        (1, ("launch", "launches"), "1 launch"), (1900, ("launch", "launches"), "1.9 k launches"),
+        (1.04, ("forward",), "1.0 forwards"),
+    ],
+)  # fmt: skip
+def test_one_is_not_many(value: float | None, words: tuple[str, ...], want: str) -> None:
+    assert fmt.counted(value, *words) == want
+
+
+@pytest.mark.parametrize(
     ("low", "high", "want"),
     [
         (0.049, 0.0491, "49/49 µs"), (0.17, 0.218, "170/218 µs"), (0.05, 0.841, "50/841 µs"),

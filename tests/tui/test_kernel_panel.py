@@ -36,6 +36,11 @@ def test_a_head_says_what_its_mode_has() -> None:
     assert head(replace(outside, graph_share=None)).endswith(f"{OUTSIDE}  471 launches")
 
 
+def test_a_head_of_one_is_in_the_singular() -> None:
+    mode = replace(scenes.tracing().modes[0], forwards=1, launches_per_step=1.0, graph_share=None)
+    assert head(mode).endswith("1 forward · 1 launch a step")
+
+
 def test_no_head_counts_what_is_not_known() -> None:
     for mode in scenes.tracing().modes:
         for graph in (None, 0.0, 0.5):

@@ -25,6 +25,11 @@ def count(value: float | None) -> str:
     return f"{value:.1f}"
 
 
+def counted(value: float | None, one: str, many: str = "") -> str:
+    """A number with its noun: ``1 CPU``, ``4 CPUs``, ``1.9 k launches``; ``many`` where it is not ``one`` and an s."""
+    return f"{count(value)} {one if value == 1 else many or one + 's'}"
+
+
 def ms(value: float | None) -> str:
     """Milliseconds with the unit that suits: ``840 µs``, ``24 ms``, ``1.4 s``."""
     if value is None:

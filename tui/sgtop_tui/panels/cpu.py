@@ -93,7 +93,7 @@ def row(rank: Rank, look: Look, width: int, named: bool = False) -> Line:
         if place.mhz is not None:
             groups.append([(f"{place.mhz / 1000:.1f} GHz {place.governor or ''}".rstrip(), "dim")])
         if place.threads is not None:
-            groups.append([(f"{place.threads} threads", "dim")])
+            groups.append([(fmt.counted(place.threads, "thread"), "dim")])
     for group in groups:
         if not pen.add([*group, ("  ", "")], width):
             break

@@ -74,7 +74,7 @@ def state_line(v: KernelView, now_s: float, width: int) -> Line:
             parts.append((f"tracing costs {mode} ", f"×{ratio:.3f}", "warn" if ratio > 1.05 else "figure"))
     lost = v.lost_buffers or v.untimed
     if lost:
-        parts.append(("lost ", f"{v.lost_buffers} buffers, {v.untimed} without time", "warn"))
+        parts.append(("lost ", f"{fmt.counted(v.lost_buffers, 'buffer')}, {v.untimed} without time", "warn"))
     if v.newest_s is not None and now_s - v.newest_s > 2:
         parts.append(("from ", f"{fmt.seconds(now_s - v.newest_s)} ago", "figure"))
     pen = Pen(1)
@@ -124,9 +124,10 @@ def table(mode: KernelMode, look: Look, width: int, height: int) -> list[Line]:
 def _of_mode(mode: KernelMode) -> str:
     """What the table of a mode sums up. Outside forwards there are none to count launches by."""
     if mode.launches_per_step is None:
-        parts = [f"{fmt.count(mode.launches)} launches"]
+        parts = [fmt.counted(mode.launches, "launch", "launches")]
     else:
-        parts = [f"{fmt.count(mode.forwards)} forwards", f"{fmt.count(mode.launches_per_step)} launches a step"]
+        parts = [fmt.counted(mode.forwards, "forward")]
+        parts += [f"{fmt.counted(mode.launches_per_step, 'launch', 'launches')} a step"]
     if mode.graph_share is not None and (mode.graph_share or mode.launches_per_step is not None):
         parts.append(f"in graphs {fmt.percent(mode.graph_share)}")
     return " · ".join(parts)

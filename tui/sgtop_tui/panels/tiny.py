@@ -49,7 +49,7 @@ def draw(look: Look, width: int, height: int) -> list[Line]:
     shown = ranks if len(ranks) <= room else ranks[: max(1, room - 1)]
     out += [rank_line(rank, width, name) for rank in shown]
     if len(shown) < len(ranks):
-        out.append(((f"+{len(ranks) - len(shown)} ranks", "dim"),))
+        out.append(((f"+{fmt.counted(len(ranks) - len(shown), 'rank')}", "dim"),))
     left = height - len(out)
     if left > 0:
         out += findings.tiny(look, width, left)
