@@ -11,8 +11,11 @@ from sgtop_tui import board, keys
 from sgtop_tui.app import WINDOWS_S, SgtopApp
 from sgtop_tui.panels import BY_NUMBER, PANELS
 from sgtop_tui.poller import NewSnapshot
+from sgtop_tui.replay_app import ReplayApp
 from sgtop_tui.screens.page import Page
+from textual.binding import Binding
 from textual.command import CommandPalette
+from textual.containers import VerticalScroll
 from textual.pilot import Pilot
 from textual.widgets import Input
 
@@ -136,6 +139,42 @@ async def test_help_has_every_key_and_panel() -> None:
         await pilot.press("escape")
         await pilot.pause()
         assert not isinstance(app.screen, Page)
+
+
+@pytest.mark.parametrize("way", ["question_mark", "e"])
+async def test_pages_scroll_by_every_key_that_people_try(way: str) -> None:
+    async with running(decode_bound(0), (80, 24)) as (app, pilot):
+        await pilot.press(way)
+        await pilot.pause()
+        scroll = app.screen.query_one(VerticalScroll)
+        seen = []
+        for key in ("down", "j", "up", "k", "pagedown", "pagedown", "pageup", "end", "home"):
+            await pilot.press(key)
+            await pilot.pause()
+            seen.append(scroll.scroll_offset.y)
+        page_ = seen[4]
+        assert seen[:4] == [1, 2, 1, 0]
+        assert 15 < page_ < 24
+        assert seen[6] < seen[5] <= seen[7] == scroll.max_scroll_y
+        assert seen[8] == 0
+        assert "PgDn" in screen_text(app)
+        assert isinstance(app.screen, Page), "no key closed it"
+
+
+def test_the_help_of_a_replay_has_its_keys_and_no_others() -> None:
+    bound = {(b.key, b.action) for b in ReplayApp.BINDINGS if isinstance(b, Binding)}
+    assert {(key.key, key.action) for key in keys.PLAYER} == bound
+    assert not {key.shown for key in keys.PLAYER} & {key.shown for key in keys.KEYS}
+
+
+@pytest.mark.parametrize("size", [(80, 24), (64, 17)])
+async def test_the_keys_of_a_replay_are_seen_without_scrolling(size: tuple[int, int]) -> None:
+    async with running(decode_bound(0), size) as (app, pilot):
+        await pilot.press("question_mark")
+        await pilot.pause()
+        text = screen_text(app)
+        for key in keys.PLAYER:
+            assert f"{key.shown} {key.label}" in text
 
 
 async def test_the_board_goes_on_below_a_page() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import sgtop_tui.cli as cli
 from sgtop_core.model.windows import WINDOWS
+from sgtop_tui import theme
 from sgtop_tui.cli import UserError, exit_codes, live, main, options
 
 ROOT = Path(__file__).parents[2]
@@ -75,6 +77,24 @@ def test_shared_options_may_stand_before_or_after_the_command() -> None:
     assert before.attach == after.attach == ":1"
     assert parser.parse_args(["doctor"]).attach is None
     assert parser.parse_args([]).command_module == "live"
+
+
+@pytest.mark.parametrize("command", [[], ["demo"], ["replay", "x.sgtop"]], ids=lambda c: c[0] if c else "live")
+def test_every_screen_has_every_theme(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("SGTOP_THEME", raising=False)
+    parser = cli.build_parser()
+    assert parser.parse_args(command).theme == "default"
+    for name in theme.PALETTES:
+        assert parser.parse_args([*command, "--theme", name]).theme == name
+        assert parser.parse_args(["--theme", name, *command]).theme == name
+    with pytest.raises(SystemExit):
+        parser.parse_args([*command, "--theme", "pink"])
+    offered = capsys.readouterr().err.rpartition("choose from")[2]
+    assert set(re.findall(r"[\w-]+", offered)) == set(theme.PALETTES)
+    monkeypatch.setenv("SGTOP_THEME", "light")
+    assert cli.build_parser().parse_args(command).theme == "light"
 
 
 @pytest.fixture

@@ -47,3 +47,11 @@ def test_glossary_terms_have_no_orphans() -> None:
     of_all = {"cost", "lost", "forward", "hit", "mixed", "accepted"}
     shown = {term for panel in PANELS for term in panel.terms}
     assert {term.name for term in glossary.TERMS} - shown <= of_all
+
+
+def test_the_length_of_a_step_is_explained_as_it_is_defined() -> None:
+    """`e` and docs/numbers.md are read side by side by whoever doubts a figure."""
+    numbers = (DOCS / "numbers.md").read_text(encoding="utf-8")
+    row = next(line for line in numbers.splitlines() if line.startswith("| `step_ms` |"))
+    definition = row.split("|")[2].strip().replace("`", "")
+    assert definition.casefold() in glossary.BY_NAME["step"].measured.casefold()

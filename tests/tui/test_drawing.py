@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sgtop_core.model.snapshot import Attach, Cell, Histogram, Mode, Rank, Snapshot
+from sgtop_core.model.snapshot import Attach, Cell, Histogram, Mode, Quantiles, Rank, Snapshot
 from sgtop_tui import board, fmt
 from sgtop_tui.glyphs import MODES, STATES, mode_glyph, to_ascii
 from sgtop_tui.lines import clip, fit, line_width, plain, width_of, wrap
 from sgtop_tui.look import Choices, Look, add_modes, leaders
-from sgtop_tui.panels import PANELS, modes
-from sgtop_tui.panels.charts import histogram_block, histogram_line, rebin
+from sgtop_tui.panels import BY_KEY, PANELS, modes, ranks, tiny
+from sgtop_tui.panels.charts import edge_label, histogram_block, histogram_line, rebin
 from sgtop_tui.plan import Rect, Want, plan
 from sgtop_tui.widgets.canvas import changed
 
@@ -39,6 +39,52 @@ from .scenes import SCENES
 )  # fmt: skip
 def test_numbers(how: object, value: object, want: str) -> None:
     assert how(value) == want  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("value", "words", "want"),
+    [
+        (1, ("CPU",), "1 CPU"), (0, ("CPU",), "0 CPUs"), (4, ("CPU",), "4 CPUs"), (None, ("CPU",), "– CPUs"),
+        (1, ("launch", "launches"), "1 launch"), (1900, ("launch", "launches"), "1.9 k launches"),
+        (1.04, ("forward",), "1.0 forwards"),
+    ],
+)  # fmt: skip
+def test_one_is_not_many(value: float | None, words: tuple[str, ...], want: str) -> None:
+    assert fmt.counted(value, *words) == want
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "want"),
+    [
+        (0.049, 0.0491, "49/49 µs"), (0.17, 0.218, "170/218 µs"), (0.05, 0.841, "50/841 µs"),
+        (0.05, 1.2, "0.05/1.2 ms"),
+        (24.0, 61.0, "24.0/61 ms"), (30.0, 1400.0, "0.03/1.4 s"), (None, 0.049, "–/49 µs"), (0.049, None, "49 µs/–"),
+        (None, None, "–/–"), (500.0, 240e3, "500 ms/4 min"), (0.5, 0.9996, "0.50/1.0 ms"),
+    ],
+)  # fmt: skip
+def test_two_times_have_one_unit(low: float | None, high: float | None, want: str) -> None:
+    assert fmt.ms_pair(low, high) == want
+
+
+@given(st.floats(1e-3, 119e3), st.floats(1, 1e4))
+def test_the_unit_of_a_pair_holds_for_both(low: float, ratio: float) -> None:
+    high = min(low * ratio, 119e3)
+    text, unit = fmt.ms_pair(low, high).split(" ")
+    in_ms = [float(figure) * {"µs": 1e-3, "ms": 1.0, "s": 1e3}[unit] for figure in text.split("/")]
+    assert in_ms[0] == pytest.approx(low, rel=0.06, abs=0.006 * {"µs": 1e-1, "ms": 1.0, "s": 1e3}[unit])
+    assert in_ms[1] == pytest.approx(high, rel=0.06)
+
+
+def test_no_row_puts_two_times_under_the_unit_of_one() -> None:
+    base = scenes.decode_bound(0)
+    short = Quantiles(count=9, p50=0.17, p99=0.218, max=0.3, total=2.0)
+    mode = replace(base.ranks[0].modes["DECODE"], step_ms=Quantiles(count=9, p50=0.6, p99=0.84, max=1.0, total=6.0))
+    one = replace(base.ranks[0], modes={"DECODE": mode}, gaps=replace(scenes.gaps(1, 2, 0.5, {}), quantiles_ms=short))
+    look = Look(replace(base, ranks=(one,)))
+    row = plain(ranks.inline(one, look, 80))
+    assert "step 600/840 µs" in row
+    assert "gap 170/218 µs" in row
+    assert "600/840 µs" in plain(tiny.rank_line(one, 60, 4))
 
 
 @given(st.floats(0, 1e12))
@@ -123,6 +169,22 @@ def test_histogram_reads_as_in_the_sketch() -> None:
     block = [plain(line) for line in histogram_block(bins, 80, 3)]
     assert len(block) == 3
     assert block[-1].split() == ["<10µs", "≤30µs", "≤100µs", "≤300µs", "≤1ms", "≤3ms", "≤10ms", "≤30ms"]
+
+
+@pytest.mark.parametrize("k", range(-12, 9))
+def test_every_bound_of_a_histogram_reads_as_what_it_is(k: int) -> None:
+    """From 1 ns to 30 s: a bound that is rounded to 0, or to its neighbour, says nothing."""
+    edge_ms = 10 ** (k // 2) * (3 if k % 2 else 1)
+    text = edge_label(edge_ms)
+    unit = text.lstrip("0123456789")
+    assert int(text.removesuffix(unit)) * {"ns": 1e-6, "µs": 1e-3, "ms": 1.0, "s": 1e3}[unit] == pytest.approx(edge_ms)
+    assert len(text) <= 5
+
+
+def test_a_histogram_below_a_microsecond_names_its_units() -> None:
+    bins = [(0.0001, 2), (0.0003, 20), (0.001, 40), (0.003, 70)]
+    assert plain(histogram_line(bins, 100)) == "<100ns ▁ 300 ▂ 1µs ▅ 3 █ "
+    assert plain(histogram_block(bins, 40, 3)[-1]).split() == ["<100ns", "≤300ns", "≤1µs", "≤3µs"]
 
 
 def test_strip_shows_the_newest_and_fills_its_width() -> None:
@@ -236,6 +298,25 @@ def test_every_scene_draws_at_every_size(scene: str, width: int, height: int, ma
         assert len(lines) == rect.height
         assert all(line_width(line) == rect.width for line in lines)
         assert "could not draw" not in "".join(map(plain, lines))
+
+
+@pytest.mark.parametrize(
+    ("window_s", "covered_s", "want"),
+    [
+        (5.0, 5.0, "the last 5 s"), (60.0, 18.0, "the last 18 s"), (600.0, 18.0, "the last 18 s"),
+        (600.0, 240.0, "the last 4 min"), (60.0, 58.0, "the last 60 s"), (600.0, 600.0, "the last 10 min"),
+    ],
+)  # fmt: skip
+def test_nothing_is_said_of_a_time_that_was_not_seen(window_s: float, covered_s: float, want: str) -> None:
+    base = scenes.no_traffic(0)
+    ranks_ = tuple(replace(r, modes={}, gaps=None, stages_s={}) for r in base.ranks)
+    look = Look(replace(base, ranks=ranks_, window_s=window_s, covered_s=covered_s))
+    for panel, what in (("prefill", "prefill"), ("decode", "decode"), ("time", "step")):
+        text = " ".join(plain(line).strip() for line in BY_KEY[panel].draw(look, 60, 6))
+        assert f"no {what} in {want}" in text
+        assert text.count("the last") == 1
+    fresh = Look(replace(look.snap, covered_s=0.0))
+    assert "no prefill seen yet" in "".join(plain(line) for line in BY_KEY["prefill"].draw(fresh, 60, 6))
 
 
 def test_80x24_has_everything_essential() -> None:

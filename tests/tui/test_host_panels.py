@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from sgtop_core.model.snapshot import Culprit, GpuMode
-from sgtop_tui.lines import plain
+from sgtop_tui.lines import fit, plain
 from sgtop_tui.look import Choices, Look
 from sgtop_tui.panels import cpu, gpus
 
@@ -75,19 +75,39 @@ def test_gpus_without_a_line_are_summed_up() -> None:
     assert lines[-1].strip() == "+6  SM busy 55% to 55%  DRAM 34% to 34%"
 
 
-def test_what_the_modes_made_of_a_gpu_is_called_an_estimate() -> None:
+def estimated(n: int = 1) -> Look:
+    """``n`` GPUs with an estimate for two modes."""
     base = scenes.decode_bound()
     modes = {
-        "DECODE": GpuMode(3.1, 0.93, sm_busy=0.41, dram_busy=0.78, power_w=512.0, sm_clock_mhz=1755.0),
+        "TARGET_VERIFY": GpuMode(3.1, 0.93, sm_busy=0.41, dram_busy=0.78, power_w=512.0, sm_clock_mhz=1755.0),
         "EXTEND": GpuMode(0.4, 0.35, dram_busy=0.2),
     }
-    shown = look(replace(base, gpus=(replace(base.gpus[0], by_mode=modes),)))
+    return look(replace(base, gpus=tuple(replace(base.gpus[0], index=i, by_mode=modes) for i in range(n))))
+
+
+def test_what_the_modes_made_of_a_gpu_is_called_an_estimate() -> None:
+    shown = estimated()
     lines = [plain(line) for line in gpus.draw(shown, 120, 9)]
     assert lines[2].strip() == "estimate by mode"
     assert "41%" in lines[3]
     assert "78%" in lines[3]
-    assert "512 W" in lines[3]
-    assert lines[3].rstrip().endswith("DECODE 93% alone")
-    assert lines[4].rstrip().endswith("EXTEND 35% alone")
+    assert "1755 MHz" in lines[3]
+    assert lines[3].rstrip().endswith("93% alone")
+    assert lines[4].rstrip().endswith("35% alone")
     assert "–" in lines[4]
     assert len(gpus.draw(shown, 120, 2)) == 2, "the GPU keeps its line"
+
+
+@pytest.mark.parametrize("width", [64, 80, 100, 120, 200])
+def test_every_estimate_says_of_which_mode_it_is(width: int) -> None:
+    lines = [fit(line, width) for line in gpus.draw(estimated(2), width, 9)]
+    assert [plain(line).split()[:2] for line in lines[-4:]] == [
+        ["0", "TARGET_VERIFY"], ["0", "EXTEND"], ["1", "TARGET_VERIFY"], ["1", "EXTEND"]
+    ]  # fmt: skip
+
+
+def test_estimates_for_which_there_is_no_line_are_counted() -> None:
+    lines = [plain(line).strip() for line in gpus.draw(estimated(4), 80, 8)]
+    assert len(lines) == 8
+    assert lines[5] == "estimate by mode, +6 more"
+    assert not any("estimate" in plain(line) for line in gpus.draw(estimated(4), 80, 6)), "a head without a row"

@@ -170,6 +170,22 @@ async def test_actions_take_enter_and_then_y() -> None:
         assert len(server.done) == 1, "another one is not armed"
 
 
+@pytest.mark.parametrize(("near", "said"), [((3,), "on 1 CPU"), ((2, 3), "on 2 CPUs")])
+async def test_a_pinned_rank_is_on_one_cpu_or_on_several_cpus(near: tuple[int, ...], said: str) -> None:
+    base = straggler(0)
+    slow = next(r for r in base.ranks if r.cpu is not None and r.cpu.place is not None)
+    assert slow.cpu is not None
+    assert slow.cpu.place is not None
+    place = replace(slow.cpu.place, near_cpus=near)
+    shot = replace(base, ranks=(replace(slow, cpu=replace(slow.cpu, place=place)),))
+    server = Server(shot)
+    async with running(shot, (80, 24), source=server) as (app, pilot):
+        await pilot.press("a", "down", "down", "enter", "y")
+        await until(pilot, lambda: server.done)
+        await until(pilot, lambda: said in page(app).text())
+        assert f"{said}s" not in page(app).text()
+
+
 def with_switch(snapshot: Snapshot, left_s: float | None, state: str = "off", flips: tuple[Flip, ...] = ()) -> Snapshot:
     off = Switch(RADIX, state, "off", True, "", 4711, "pid 7", left_s)
     on = Switch(GRAPH, "on", "on", True, "", None, "", None)

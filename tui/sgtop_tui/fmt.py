@@ -25,6 +25,11 @@ def count(value: float | None) -> str:
     return f"{value:.1f}"
 
 
+def counted(value: float | None, one: str, many: str = "") -> str:
+    """A number with its noun: ``1 CPU``, ``4 CPUs``, ``1.9 k launches``; ``many`` where it is not ``one`` and an s."""
+    return f"{count(value)} {one if value == 1 else many or one + 's'}"
+
+
 def ms(value: float | None) -> str:
     """Milliseconds with the unit that suits: ``840 µs``, ``24 ms``, ``1.4 s``."""
     if value is None:
@@ -47,6 +52,20 @@ def ms_bare(value: float | None) -> str:
     if abs(value) >= 0.995:
         return f"{value:.1f}"
     return f"{value:.2f}"
+
+
+def ms_pair(low: float | None, high: float | None) -> str:
+    """Two times with one unit at the end, that of the larger: ``24.0/61 ms``, ``49/218 µs``, ``0.03/1.4 s``."""
+    if low is None or high is None:
+        return f"{ms(low)}/{ms(high)}"  # each with its own unit: there is nothing to agree with
+    largest = max(abs(low), abs(high))
+    if largest >= 119.5e3:  # minutes and hours: too far apart for one unit
+        return f"{ms(low)}/{ms(high)}"
+    if largest >= 999.5:
+        return f"{ms_bare(low / 1e3)}/{seconds(high / 1e3)}"
+    if largest >= 0.9995:
+        return f"{ms_bare(low)}/{high:.1f} ms" if abs(high) < 9.95 else f"{ms_bare(low)}/{high:.0f} ms"
+    return f"{low * 1e3:.0f}/{high * 1e3:.0f} µs"
 
 
 def seconds(value: float | None) -> str:

@@ -27,9 +27,9 @@ TERMS: tuple[Term, ...] = (
     Term(
         "step",
         "One run_batch of the scheduler: one batch goes through the model. forward_ct counts them.",
-        "From the entry of run_batch to the next entry while work was waiting, else run_batch alone; on the "
-        "scheduler's "
-        "main thread, every step, none sampled. p50 and p99 over the window.",
+        "From the result of the step before to its own result; from its entry into run_batch where the loop had rested "
+        "in between; entry to entry where an event loop shows no results. Every step, none sampled. p50 and p99 over "
+        "the window.",
         _AGENT,
     ),
     Term(

@@ -41,7 +41,15 @@ KEYS: tuple[Key, ...] = (
     Key("right_square_bracket", "]", "window(1)", "longer window", "a longer window", "choose"),
     Key("k", "k", "kernels", "kernels", "kernel tracing: 1 s in 10 s, then continuous, then off", "act", 9),
     Key("o", "o", "sort", "sort", "order of rank rows: rank, step p99, gap p99, waiting, kv; of kernels", "choose", 7),
-    Key("slash", "/", "filter", "filter", "show ranks, findings and kernels that hold a text", "choose", 8),
+    Key(
+        "slash",
+        "/",
+        "filter",
+        "filter",
+        "show ranks (name or state), findings and kernels that hold a text",
+        "choose",
+        8,
+    ),
     Key("up", "↑", "rank(-1)", "rank before", "the rank that `where the time goes` shows; first the worst", "choose"),
     Key("down", "↓", "rank(1)", "next rank", "the next rank", "choose"),
     Key("R", "R", "record", "record", "record to a file in the working folder; R again ends it", "act", 10),
@@ -58,6 +66,19 @@ KEYS: tuple[Key, ...] = (
 """In the order of the help page."""
 
 GROUPS = {"look": "Look", "choose": "Choose", "act": "Act", "change": "Change the server", "leave": "Leave"}
+
+
+PLAYER: tuple[Key, ...] = (
+    Key("p", "p", "play_pause", "pause, go on", "stop or go on", "replay"),
+    Key("left", "left", "seek(-1)", "5 s back", "five seconds back", "replay"),
+    Key("right", "right", "seek(1)", "5 s on", "five seconds on", "replay"),
+    Key("home", "home", "begin", "to the beginning", "to the beginning", "replay"),
+    Key("less_than_sign", "<", "speed(0.5)", "slower", "half the speed", "replay"),
+    Key("greater_than_sign", ">", "speed(2)", "faster", "twice the speed", "replay"),
+    Key("n", "n", "next_alert", "next finding", "to the next finding", "replay"),
+    Key("N", "N", "next_gap", "next long gap", "to the next long gap between steps", "replay"),
+)
+"""What the screen over a recording has besides."""
 
 
 def footer(width: int, window_s: float, readonly: bool = False) -> Line:

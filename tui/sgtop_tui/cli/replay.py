@@ -11,6 +11,9 @@ from . import exit_codes, options
 if TYPE_CHECKING:
     from sgtop_core.recording.reader import Recording
 
+THEMES = ("default", "blue-orange", "light")
+"""Names in :data:`sgtop_tui.theme.PALETTES`, which is not loaded for a command line: it costs Textual."""
+
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``replay``."""
@@ -31,7 +34,13 @@ def add_player(p: argparse.ArgumentParser) -> None:
     p.add_argument("--speed", type=_speed, default=1.0, metavar="N", help="times as fast (default 1)")
     p.add_argument("--at", type=options.duration, default=None, metavar="TIME", help="begin there")
     p.add_argument("--window", type=options.window, default=5.0, metavar="TIME", help="5s, 60s or 10m (default 5s)")
-    p.add_argument("--theme", choices=("default", "blue-orange"), default="default", help="colours")
+    # The top parser gives the default, which SGTOP_THEME sets: `sgtop --theme light demo` is the same.
+    p.add_argument(
+        "--theme",
+        choices=THEMES,
+        default=argparse.SUPPRESS,
+        help="colours; blue-orange suits most kinds of colour blindness; NO_COLOR=1 draws without",
+    )
     options.add_ascii(p)
 
 

@@ -5,11 +5,15 @@ Drawing is a pure function of the look and the size, so a panel is tested withou
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from .. import fmt
 from ..lines import Line, Part, Pen, clip, width_of
 from ..look import Look
+
+FILLED = 0.95
+"""Share of a window from which on it counts as filled: the newest slot never is."""
 
 
 def _no_title_note(look: Look) -> str:
@@ -95,3 +99,30 @@ def words(text: str, width: int, style: str = "dim", indent: int = 1) -> list[Li
     from ..lines import wrap
 
     return [((" " * indent, ""), (piece, style)) for piece in wrap(text, max(8, width - indent - 1))]
+
+
+def none_seen(what: str, look: Look) -> str:
+    """``no prefill in the last 60 s``; of a window that is not filled yet only the time that was seen."""
+    snap = look.snap
+    if snap.covered_s < 0.05:
+        return f"no {what} seen yet"
+    filled = snap.covered_s >= snap.window_s * FILLED
+    return f"no {what} in the last {fmt.window(snap.window_s) if filled else fmt.seconds(snap.covered_s)}"
+
+
+def filter_note(look: Look, texts: Iterable[str]) -> str:
+    """What the filter does to rows that hold ``texts``, for the title; nothing where there is no filter or no row.
+
+    Rows of which none matches all stay, for a text may be meant for another panel; that has to be said.
+    """
+    wanted = look.choices.filter
+    rows = [text.casefold() for text in texts] if wanted else []
+    if not rows:
+        return ""
+    known = any(wanted.casefold() in row for row in rows)
+    return f"filter {wanted!r}" if known else f"nothing matches {wanted!r}, all shown"
+
+
+def rank_filter_note(look: Look) -> str:
+    """What the filter does to rows of ranks."""
+    return filter_note(look, (text for r in look.snap.ranks for text in (r.rank, r.state)))

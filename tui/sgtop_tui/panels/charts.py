@@ -14,7 +14,9 @@ SHADES = " ▁▂▃▄▅▆▇█"
 
 
 def edge_label(edge_ms: float) -> str:
-    """A bucket's bound: ``10µs``, ``300µs``, ``3ms``, ``1s``."""
+    """A bucket's bound: ``300ns``, ``10µs``, ``300µs``, ``3ms``, ``1s``."""
+    if edge_ms < 0.9995e-3:  # between kernels of a graph the GPU idles for less than a microsecond
+        return f"{edge_ms * 1e6:.0f}ns"
     if edge_ms < 0.9995:
         return f"{edge_ms * 1e3:.0f}µs"
     if edge_ms < 999.5:
@@ -53,7 +55,7 @@ def histogram_line(bins: Sequence[tuple[float, int]], width: int) -> Line:
     unit = ""
     for i, (edge, n) in enumerate(bins):
         text = edge_label(edge)
-        number, own = text.rstrip("µms"), text.lstrip("0123456789")
+        number, own = text.rstrip("nµms"), text.lstrip("0123456789")
         label = ("<" if i == 0 else "") + (number if own == unit else text) + " "
         unit = own
         if pen.width + len(label) + 3 > width:

@@ -9,7 +9,7 @@ from sgtop_core.model.snapshot import Cpu, Culprit, Rank
 from .. import fmt
 from ..lines import Line, Part, Pen, clip
 from ..look import Look
-from .base import Panel, words
+from .base import Panel, rank_filter_note, words
 
 BADLY = 0.05
 """Share of the window spent waiting for a CPU above which the figure is marked."""
@@ -93,7 +93,7 @@ def row(rank: Rank, look: Look, width: int, named: bool = False) -> Line:
         if place.mhz is not None:
             groups.append([(f"{place.mhz / 1000:.1f} GHz {place.governor or ''}".rstrip(), "dim")])
         if place.threads is not None:
-            groups.append([(f"{place.threads} threads", "dim")])
+            groups.append([(fmt.counted(place.threads, "thread"), "dim")])
     for group in groups:
         if not pen.add([*group, ("  ", "")], width):
             break
@@ -171,9 +171,9 @@ def _shown(look: Look) -> bool:
 
 def _note(look: Look) -> str:
     levels = sorted({r.cpu.level for r in look.ranks if r.cpu is not None})
-    said = " · ".join(f"level {level}: {LEVELS.get(level, level)}" for level in levels)
-    window = fmt.window(look.snap.window_s)
-    return f"{said} · {window}" if said else window
+    said = [f"level {level}: {LEVELS.get(level, level)}" for level in levels]
+    filtered = rank_filter_note(look)
+    return " · ".join([*([filtered] if filtered else []), *said, fmt.window(look.snap.window_s)])
 
 
 PANEL = Panel(

@@ -7,7 +7,7 @@ from sgtop_core.model.snapshot import Forward
 from .. import fmt
 from ..lines import Line, Pen
 from ..look import Look, ModeSum
-from .base import Panel, words
+from .base import Panel, none_seen, words
 from .mode_lines import MOST, figure, gpu_line, ideal, least, rate_chart, step_line
 
 LITTLE_GRAPH = 0.5
@@ -64,7 +64,7 @@ def draw(look: Look, width: int, height: int) -> list[Line]:
         figure(pen, fmt.count(look.running), "running", 3)
         if why is not None and look.running is None:
             return words(why, width)[:height]
-        text = why or f"no decode in the last {fmt.window(look.snap.window_s)}"
+        text = why or none_seen("decode", look)
         return [pen.line(), *words(text, width)][:height]
     top = Pen(1)
     figure(top, fmt.count(mode.tokens_per_s), "tok/s", 6)

@@ -8,7 +8,7 @@ from .. import fmt
 from ..glyphs import SEVERITIES
 from ..lines import EMPTY, Line, Pen, clip, wrap
 from ..look import Look
-from .base import Panel
+from .base import Panel, filter_note
 
 
 def finding(look: Look, alert: Alert, width: int, evidence: bool) -> list[Line]:
@@ -79,7 +79,9 @@ def draw(look: Look, width: int, height: int) -> list[Line]:
 
 def _note(look: Look) -> str:
     active = sum(a.active for a in look.snap.alerts)
-    return f"{active} now · y copies → · e explains" if active else "e explains"
+    said = filter_note(look, (f"{a.rank} {a.title} {a.evidence}" for a in look.snap.alerts))
+    note = f"{active} now · y copies → · e explains" if active else "e explains"
+    return f"{said} · {note}" if said else note
 
 
 def _ideal(look: Look, width: int) -> int:

@@ -86,7 +86,9 @@ def draw(look: Look, width: int, height: int) -> list[Line]:
     gpus = look.snap.gpus
     if not gpus:
         return words("no GPU of this server was found on this host", width)[:height]
-    name = max(len(_label(g)) for g in gpus)
+    # The mode stands first: at the end of the row it would be the first thing to fall off a narrow terminal.
+    estimates = _estimated(gpus) if height > len(gpus) + 2 else []
+    name = max([len(_label(g)) for g in gpus] + [len(_mode_label(g, mode)) for g, mode, _ in estimates])
     reasons = max((len(", ".join(slowing(g))) + 2 for g in gpus if slowing(g)), default=0)
     columns = columns_for(width - name - 2 - (reasons if reasons < width // 3 else 0))
     pen = Pen(1).cell("", name)
@@ -103,7 +105,7 @@ def draw(look: Look, width: int, height: int) -> list[Line]:
             out.append(pen.line())
             pen = Pen(name + 3).put(", ".join(hurt), "warn")
         out.append(pen.line())
-    out += _estimates(gpus, columns, name, width)[: max(height - len(out), 0)]
+    out += _estimates(estimates, columns, name, width, height - len(out))
     if len(out) > height:
         out = [*out[: height - 1], _rest(gpus[height - 2 :], width)]
     return out
@@ -120,19 +122,33 @@ _OF_MODES: dict[str, Callable[[GpuMode], str]] = {
 }
 
 
-def _estimates(gpus: Sequence[Gpu], columns: Sequence[Column], name: int, width: int) -> list[Line]:
+def _estimated(gpus: Sequence[Gpu]) -> list[tuple[Gpu, str, GpuMode]]:
+    """Every GPU and mode with an estimate, the mode that had most of the GPU first."""
+    return [(g, mode, m) for g in gpus for mode, m in sorted(g.by_mode.items(), key=lambda kv: -kv[1].gpu_s)]
+
+
+def _mode_label(g: Gpu, mode: str) -> str:
+    return f"{g.index} {mode}"
+
+
+def _estimates(
+    rows: Sequence[tuple[Gpu, str, GpuMode]], columns: Sequence[Column], name: int, width: int, height: int
+) -> list[Line]:
     """Below the GPUs, where there is room: what each mode made of them, as an estimate; a line a GPU and mode."""
-    rows = [(g, mode, m) for g in gpus for mode, m in sorted(g.by_mode.items(), key=lambda kv: -kv[1].gpu_s)]
-    if not rows:
+    if not rows or height < 2:
         return []
-    out = [Pen(1).put("estimate by mode", "dim").line()]
-    for g, mode, m in rows:
-        pen = Pen(1).cell(str(g.index), name, "dim", left=True)
+    head = Pen(1).put("estimate by mode", "dim")
+    hidden = len(rows) - (height - 1)
+    if hidden > 0:
+        head.put(f", +{hidden} more", "dim")
+    out = [head.line()]
+    for g, mode, m in rows[: height - 1]:
+        pen = Pen(1).cell(_mode_label(g, mode), name, "", left=True)
         for column in columns:
             get = _OF_MODES.get(column.head)
             text = get(m) if get is not None else ""
             pen.gap(1).cell(text, column.width, "dim" if text == fmt.UNKNOWN else "figure")
-        pen.add([("  ", ""), (mode, "label"), (f" {fmt.percent(m.alone)} alone", "dim")], width)
+        pen.add([(f"  {fmt.percent(m.alone)} alone", "dim")], width)
         out.append(pen.line())
     return out
 

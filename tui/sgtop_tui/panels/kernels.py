@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from sgtop_core.model.kernel_view import Kernel, KernelGaps, KernelMode, KernelView
 
 from .. import fmt
-from ..lines import Line, Pen, clip
+from ..lines import Line, Pen, clip, line_width
 from ..look import KERNEL_SORTS, Look
-from .base import Panel, words
+from .base import Panel, filter_note, words
 from .charts import histogram_block, histogram_line, rebin, shares_line
 
 _COLUMNS = (
@@ -17,6 +17,8 @@ _COLUMNS = (
 )  # fmt: skip
 _NAME = 24
 """Cells that a name gets at least."""
+FAULTS = frozenset({"preempted", "throttled", "gc"})
+"""Causes of idle time that somebody can mend; a finding may be about them, so they are the last to go."""
 
 
 def us(value: float | None) -> str:
@@ -31,12 +33,18 @@ def view(look: Look) -> KernelView | None:
     return look.focus.tracing if look.focus is not None else None
 
 
+def _texts(mode: KernelMode) -> Iterator[str]:
+    """What the filter is held against."""
+    return (text for k in mode.rows for text in (k.full_name, k.name, k.category))
+
+
 def rows(mode: KernelMode, look: Look) -> list[Kernel]:
-    """Rows of a mode that pass the filter, in the chosen order."""
+    """Rows of a mode that pass the filter, in the chosen order; all where no kernel of any mode passes."""
     wanted = look.choices.filter.casefold()
     out = [k for k in mode.rows if wanted in k.full_name.casefold() or wanted in k.name.casefold()
            or wanted in k.category.casefold()]  # fmt: skip
-    if not out:
+    v = view(look)
+    if not out and not (v is not None and any(wanted in text.casefold() for m in v.modes for text in _texts(m))):
         out = list(mode.rows)
     order = look.choices.kernel_sort
     if order == "name":
@@ -66,7 +74,7 @@ def state_line(v: KernelView, now_s: float, width: int) -> Line:
             parts.append((f"tracing costs {mode} ", f"×{ratio:.3f}", "warn" if ratio > 1.05 else "figure"))
     lost = v.lost_buffers or v.untimed
     if lost:
-        parts.append(("lost ", f"{v.lost_buffers} buffers, {v.untimed} without time", "warn"))
+        parts.append(("lost ", f"{fmt.counted(v.lost_buffers, 'buffer')}, {v.untimed} without time", "warn"))
     if v.newest_s is not None and now_s - v.newest_s > 2:
         parts.append(("from ", f"{fmt.seconds(now_s - v.newest_s)} ago", "figure"))
     pen = Pen(1)
@@ -88,14 +96,15 @@ def table(mode: KernelMode, look: Look, width: int, height: int) -> list[Line]:
     for name, w in columns:
         pen.cell(name, w, "dim")
     pen.put("  ").put(mode.mode, "title")
-    note = f"  {fmt.count(mode.forwards)} forwards · {fmt.count(mode.launches_per_step)} launches a step"
-    if mode.graph_share is not None:
-        note += f" · in graphs {fmt.percent(mode.graph_share)}"
+    note = f"  {_of_mode(mode)}"
     room = width - pen.width - 1
     if room > 12:
         pen.put(clip(note, room), "dim")
     out = [pen.line()]
-    for k in rows(mode, look)[: max(0, height - 1)]:
+    shown = rows(mode, look)
+    if mode.rows and not shown and height > 1:
+        out += words(f"nothing matches {look.choices.filter!r}", width)[:1]
+    for k in shown[: max(0, height - 1)]:
         figures = {
             "time": fmt.percent(k.share), "total": fmt.ms(k.total_ms), "inst": fmt.count(k.count),
             "/step": fmt.count(k.per_step), "avg": us(k.avg_us), "med": us(k.med_us), "min": us(k.min_us),
@@ -112,18 +121,67 @@ def table(mode: KernelMode, look: Look, width: int, height: int) -> list[Line]:
     return out
 
 
+def _of_mode(mode: KernelMode) -> str:
+    """What the table of a mode sums up. Outside forwards there are none to count launches by."""
+    if mode.launches_per_step is None:
+        parts = [fmt.counted(mode.launches, "launch", "launches")]
+    else:
+        parts = [fmt.counted(mode.forwards, "forward")]
+        parts += [f"{fmt.counted(mode.launches_per_step, 'launch', 'launches')} a step"]
+    if mode.graph_share is not None and (mode.graph_share or mode.launches_per_step is not None):
+        parts.append(f"in graphs {fmt.percent(mode.graph_share)}")
+    return " · ".join(parts)
+
+
 def gap_line(g: KernelGaps, v: KernelView, width: int) -> Line:
-    """Gaps before kernels of one mode in one line."""
-    pen = Pen(1).put("gaps ", "dim").put(g.mode, "title").put(f"  {fmt.count(g.count)} · ", "dim")
-    pen.put(fmt.ms(g.total_ms), "figure").put(" · p50 ", "dim").put(us(g.p50_us), "figure")
-    pen.put(" · p99 ", "dim").put(us(g.p99_us), "figure")
-    for name, part in g.shares():
-        text = f"{name}{f' <{v.threshold_us:g} µs' if name == 'kernel wait' else ''} "
-        share = fmt.percent(part)
-        if pen.width + len(text) + len(share) + 3 > width:
+    """Gaps before kernels of one mode in one line: as many causes as fit, the others summed as ``rest``.
+
+    What somebody can mend comes before what only is large, and rather than such a cause the count or the p99 goes.
+    """
+    causes = g.shares()
+    wanted = next((c for c in causes if c[0] in FAULTS), causes[0] if causes else None)
+    for left_out in ((), ("count",), ("count", "p99")):
+        pen = _gap_head(g, left_out)
+        shown = _that_fit(causes, v, width - pen.width)
+        if wanted is None or wanted in shown:
             break
-        pen.put("  ").put(text, "dim").put(share, "figure")
+    for cause in shown:
+        for text, style in _cause(cause, v):
+            pen.put(text, style)
+    if len(shown) < len(causes):
+        rest = max(0.0, 1 - sum(part for _, part in shown))
+        pen.add(((f"  rest {fmt.percent(rest)}" if shown else f"  +{len(causes)} more", "dim"),), width)
     return pen.line()
+
+
+def _gap_head(g: KernelGaps, left_out: Sequence[str]) -> Pen:
+    pen = Pen(1).put("gaps ", "dim").put(g.mode, "title").put("  ", "dim")
+    if "count" not in left_out:
+        pen.put(f"{fmt.count(g.count)} · ", "dim")
+    pen.put(fmt.ms(g.total_ms), "figure").put(" · p50 ", "dim").put(us(g.p50_us), "figure")
+    if "p99" not in left_out:
+        pen.put(" · p99 ", "dim").put(us(g.p99_us), "figure")
+    return pen
+
+
+def _cause(cause: tuple[str, float], v: KernelView) -> Line:
+    name, part = cause
+    text = f"{name} <{v.threshold_us:g} µs" if name == "kernel wait" else name
+    return ((f"  {text} ", "dim"), (fmt.percent(part), "figure"))
+
+
+def _that_fit(causes: Sequence[tuple[str, float]], v: KernelView, room: int) -> list[tuple[str, float]]:
+    """Causes that fit into ``room`` beside their ``rest``, in their order; of too many the faults stay."""
+    if sum(line_width(_cause(c, v)) for c in causes) <= room:
+        return list(causes)
+    room -= len("  rest 100%")
+    kept: list[tuple[str, float]] = []
+    for cause in sorted(causes, key=lambda c: c[0] not in FAULTS):  # stable: the largest first within either
+        need = line_width(_cause(cause, v))
+        if need <= room:
+            kept.append(cause)
+            room -= need
+    return [c for c in causes if c in kept]
 
 
 def _gaps(v: KernelView, width: int, height: int) -> list[Line]:
@@ -200,7 +258,8 @@ def _note(look: Look) -> str:
         return ""
     order = look.choices.kernel_sort
     by = f" · by {order}" if order != KERNEL_SORTS[0] else ""
-    return f"{look.focus.rank} · {fmt.window(look.snap.window_s)}{by}"
+    said = filter_note(look, (text for mode in v.modes for text in _texts(mode)))
+    return f"{said + ' · ' if said else ''}{look.focus.rank} · {fmt.window(look.snap.window_s)}{by}"
 
 
 PANEL = Panel(

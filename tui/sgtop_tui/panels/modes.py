@@ -78,7 +78,7 @@ def legend(look: Look, width: int, hidden: int = 0) -> Line:
         for glyph in sorted(seen.values(), key=lambda g: order.get(g.letter, 99))
     ]
     if hidden:
-        groups.append(((f"+{hidden} ranks: 1 shows all", "dim"),))
+        groups.append(((f"+{fmt.counted(hidden, 'rank')}: 1 shows all", "dim"),))
     lines = flow(groups, width, between=2, indent=1)
     return lines[0] if lines else ()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .. import fmt
 from ..lines import Line, Pen
 from ..look import Look
-from .base import Panel, words
+from .base import Panel, none_seen, words
 from .mode_lines import MOST, figure, gpu_line, ideal, least, rate_chart, step_line
 
 
@@ -24,7 +24,7 @@ def draw(look: Look, width: int, height: int) -> list[Line]:
     if main is None:
         if why is not None and look.waiting is None:
             return words(why, width)[:height]
-        text = why or f"no prefill in the last {fmt.window(look.snap.window_s)}"
+        text = why or none_seen("prefill", look)
         return [waiting.line(), *words(text, width)][:height]
     top = Pen(1)
     figure(top, fmt.count(main.tokens_per_s), "tok/s", 6)

@@ -12,7 +12,7 @@ from .. import fmt
 from ..glyphs import STATES
 from ..lines import Line, Part, Pen
 from ..look import Look, step_p
-from .base import Panel
+from .base import Panel, rank_filter_note
 
 OUT_OF_LINE = 1.25
 """A rank is marked where its figure is this many times the median of all ranks …"""
@@ -152,8 +152,8 @@ def inline(rank: Rank, look: Look, width: int) -> Line:
         return pen.put(rank.message or rank.state, STATES[rank.state][1]).line()
     q = rank.gaps.quantiles_ms if rank.gaps else None
     groups: list[Line] = [
-        (("step ", "dim"), (f"{fmt.ms_bare(step_p(rank, 'p50'))}/{fmt.ms(step_p(rank, 'p99'))}  ", "figure")),
-        (("gap ", "dim"), (f"{fmt.ms_bare(q.p50 if q else None)}/{fmt.ms(q.p99 if q else None)}  ", "figure")),
+        (("step ", "dim"), (f"{fmt.ms_pair(step_p(rank, 'p50'), step_p(rank, 'p99'))}  ", "figure")),
+        (("gap ", "dim"), (f"{fmt.ms_pair(q.p50, q.p99) if q else fmt.ms_pair(None, None)}  ", "figure")),
         (("run ", "dim"), (f"{fmt.count(rank.queue.running)}  ", "figure")),
         (("wait ", "dim"), (f"{fmt.count(rank.queue.waiting)}  ", "figure")),
         (("kv ", "dim"), (f"{fmt.percent(rank.kv_usage)}  ", "figure")),
@@ -229,9 +229,8 @@ def draw(look: Look, width: int, height: int) -> list[Line]:
 
 def _note(look: Look) -> str:
     parts = [f"sorted by {look.choices.sort}"] if look.choices.sort != "rank" else []
-    if look.choices.filter:
-        parts.append(f"filter {look.choices.filter!r}")
-    return " · ".join([*parts, fmt.window(look.snap.window_s)])
+    said = rank_filter_note(look)
+    return " · ".join([*parts, *([said] if said else []), fmt.window(look.snap.window_s)])
 
 
 def _ideal(look: Look, width: int) -> int:

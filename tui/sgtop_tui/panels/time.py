@@ -7,7 +7,7 @@ from sgtop_core.model.snapshot import Rank, StepGaps
 from .. import fmt
 from ..lines import Line, Pen
 from ..look import QUIET_CAUSES, Look
-from .base import Panel, words
+from .base import Panel, none_seen, words
 from .charts import histogram_block, histogram_line, rebin, shares_line, shares_list
 
 SUSPECT = frozenset({"preempted", "throttled", "gc", "blocked"})
@@ -94,7 +94,7 @@ def draw(look: Look, width: int, height: int) -> list[Line]:
         why = look.why_empty("where the time between forwards goes")
         if why is None:
             idle = rank is not None and rank.state == "live"
-            why = f"no step in the last {fmt.window(look.snap.window_s)}" if idle else "not known"
+            why = none_seen("step", look) if idle else "not known"
         return words(why, width)[:height]
     out: list[Line] = []
     gaps = rank.gaps

@@ -23,7 +23,7 @@ def rank_line(rank: Rank, width: int, label: int) -> Line:
     pen.put(mode.letter if mode else glyph, mode.style if mode else style)
     name = next((MODES[m].word for m in DECODE_MODES if m in rank.modes and rank.modes[m].steps), "step")
     parts: list[Line] = [
-        ((f" {name} ", "dim"), (f"{fmt.ms_bare(step_p(rank, 'p50'))}/{fmt.ms(step_p(rank, 'p99'))}", "figure")),
+        ((f" {name} ", "dim"), (fmt.ms_pair(step_p(rank, "p50"), step_p(rank, "p99")), "figure")),
         ((" wait ", "dim"), (fmt.count(rank.queue.waiting), "figure")),
         ((" run ", "dim"), (fmt.count(rank.queue.running), "figure")),
         ((" kv ", "dim"), (fmt.percent(rank.kv_usage), "figure")),
@@ -49,7 +49,7 @@ def draw(look: Look, width: int, height: int) -> list[Line]:
     shown = ranks if len(ranks) <= room else ranks[: max(1, room - 1)]
     out += [rank_line(rank, width, name) for rank in shown]
     if len(shown) < len(ranks):
-        out.append(((f"+{len(ranks) - len(shown)} ranks", "dim"),))
+        out.append(((f"+{fmt.counted(len(ranks) - len(shown), 'rank')}", "dim"),))
     left = height - len(out)
     if left > 0:
         out += findings.tiny(look, width, left)

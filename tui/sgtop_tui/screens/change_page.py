@@ -12,6 +12,7 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from .. import fmt
 from ..lines import EMPTY, Line, plain
 from . import switches
 
@@ -205,7 +206,11 @@ class ChangePage(ModalScreen[None]):
             self._said_now("pin: it is not known which CPUs are near the GPUs; `sgtop action pin CPUS` takes a list")
             return
         for rank, cpus in near.items():
-            self._do("action", {"action": "pin", "cpus": cpus, "rank": rank}, f"pin: {rank} on {len(cpus)} CPUs")
+            self._do(
+                "action",
+                {"action": "pin", "cpus": cpus, "rank": rank},
+                f"pin: {rank} on {fmt.counted(len(cpus), 'CPU')}",
+            )
 
     def action_back(self) -> None:
         """Back on now, whoever turned it off."""

@@ -32,8 +32,12 @@ class Page(ModalScreen[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,e,question_mark,enter,space", "close", "close"),
-        Binding("j", "down", show=False),
-        Binding("k", "up", show=False),
+        Binding("down,j", "down", show=False),
+        Binding("up,k", "up", show=False),
+        Binding("pagedown", "page(1)", show=False),
+        Binding("pageup", "page(-1)", show=False),
+        Binding("home", "edge(-1)", show=False),
+        Binding("end", "edge(1)", show=False),
     ]
 
     def __init__(self, title: str, lines: Iterable[Line], styles: Mapping[str, Style]) -> None:
@@ -52,7 +56,7 @@ class Page(ModalScreen[None]):
             text.append("\n")
         scroll = VerticalScroll(Static(text, markup=False))
         scroll.border_title = f" {self._title} "
-        scroll.border_subtitle = " esc closes · ↑ ↓ scroll "
+        scroll.border_subtitle = " esc closes · ↑ ↓ PgUp PgDn scroll "
         yield scroll
 
     def text(self) -> str:
@@ -70,3 +74,13 @@ class Page(ModalScreen[None]):
     def action_up(self) -> None:
         """Scroll up."""
         self.query_one(VerticalScroll).scroll_up(animate=False)
+
+    def action_page(self, step: int) -> None:
+        """Scroll by a screenful."""
+        scroll = self.query_one(VerticalScroll)
+        (scroll.scroll_page_down if step > 0 else scroll.scroll_page_up)(animate=False)
+
+    def action_edge(self, step: int) -> None:
+        """Scroll to the beginning or the end."""
+        scroll = self.query_one(VerticalScroll)
+        (scroll.scroll_end if step > 0 else scroll.scroll_home)(animate=False)

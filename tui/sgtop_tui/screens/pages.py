@@ -7,8 +7,8 @@ from typing import Any
 
 from ..glossary import BY_NAME, TERMS, Term, reasons
 from ..glyphs import MODES, SEVERITIES, STATES
-from ..keys import GROUPS, KEYS
-from ..lines import EMPTY, Line, wrap
+from ..keys import GROUPS, KEYS, PLAYER
+from ..lines import EMPTY, Line, flow, wrap
 from ..look import Look
 from ..panels import BY_KEY, PANELS
 
@@ -39,6 +39,9 @@ def help_lines(width: int = WIDTH) -> list[Line]:
                     else [(("  ", ""), (f"{key.shown:<8}", style), (key.help, ""))]
                 )
         out.append(EMPTY)
+        if group == "look":
+            # In few lines and near the top: a replay's bar has room for them on wide terminals only.
+            out += [*_player_lines(width), EMPTY]
     out.append((("Panels", "title"), ("  the digit makes it large, esc brings the others back", "dim")))
     for panel in PANELS:
         number = str(panel.number) if panel.number is not None else " "
@@ -55,6 +58,12 @@ def help_lines(width: int = WIDTH) -> list[Line]:
     for severity, (mark, style) in SEVERITIES.items():
         out.append((("  ", ""), (mark, style), (f"       {severity}: {meaning[severity]}", "")))
     return out
+
+
+def _player_lines(width: int) -> list[Line]:
+    groups: list[Line] = [((key.shown, "key"), (f" {key.label}", "")) for key in PLAYER]
+    head: Line = (("Replay", "title"), ("  with sgtop replay and sgtop demo", "dim"))
+    return [head, *flow(groups, width, between=3, indent=2)]
 
 
 def where_lines(reply: Mapping[str, Any]) -> list[Line]:
