@@ -31,12 +31,17 @@ def in_container() -> bool:
 
 def ptrace_refusal(pid: int) -> Refusal:
     """The most likely reason that the kernel refuses ptrace of ``pid`` (it never says which)."""
-    grant = (
-        "start this container with `--cap-add=SYS_PTRACE` (Kubernetes: securityContext.capabilities.add: [SYS_PTRACE]),"
-        " or run sgtop as root on the host"
-        if in_container()
-        else "run it as root: `sudo sgtop …`"
-    )
+    if not in_container():
+        grant = "run it as root: `sudo sgtop …`"
+    elif (
+        os.geteuid() != 0 and procfs.capabilities(which="CapBnd") >> procfs.CAP_SYS_PTRACE & 1
+    ):  # root in here would have it
+        grant = "run it as root in here: `sudo sgtop …`, or from the host `docker exec -u 0 -it NAME sgtop …`"
+    else:
+        grant = (
+            "start this container with `--cap-add=SYS_PTRACE` (Kubernetes: securityContext.capabilities.add: "
+            "[SYS_PTRACE]), or run sgtop as root on the host"
+        )
     privileged = procfs.has_capability(procfs.CAP_SYS_PTRACE)
     scope = yama_scope()
     theirs, ours = procfs.uid(pid), os.geteuid()

@@ -76,10 +76,10 @@ def uid(pid: int) -> int | None:
     return int(fields[1]) if len(fields) > 1 else None
 
 
-def capabilities(pid: int | str = "self") -> int:
-    """Effective capabilities as a bit set."""
+def capabilities(pid: int | str = "self", which: str = "CapEff") -> int:
+    """Effective capabilities (``CapBnd``: those that can be had at all) as a bit set."""
     for line in (read(f"/proc/{pid}/status") or "").splitlines():
-        if line.startswith("CapEff:"):
+        if line.startswith(f"{which}:"):
             return int(line.split()[1], 16)
     return 0
 

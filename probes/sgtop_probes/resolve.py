@@ -77,7 +77,7 @@ def _by_pid(text: str, servers: Sequence[Server]) -> Server:
 
 def _choices(servers: Sequence[Server]) -> str:
     if not servers:
-        return "no SGLang server was found on this host"
+        return "start one; no SGLang server was found on this host (`sgtop doctor` says what may hide one)"
     return "SGLang servers here: " + ", ".join(s.name for s in servers)
 
 

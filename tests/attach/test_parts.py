@@ -284,6 +284,22 @@ def test_reasons_of_a_refusal(
     assert fix in refusal.mend
 
 
+@pytest.mark.parametrize(
+    ("user", "bounding", "fix"),
+    [(1001, 1 << 19, "sudo sgtop"), (1001, 0, "--cap-add=SYS_PTRACE"), (0, 1 << 19, "--cap-add=SYS_PTRACE")],
+)
+def test_in_a_container_that_may_trace_root_is_enough(
+    monkeypatch: pytest.MonkeyPatch, user: int, bounding: int, fix: str
+) -> None:
+    """A capability that the container has is of no use to a user without it, and need not be asked for again."""
+    monkeypatch.setattr(permissions, "in_container", lambda: True)
+    monkeypatch.setattr(procfs, "has_capability", lambda number: False)
+    monkeypatch.setattr(procfs, "capabilities", lambda pid="self", which="CapEff": bounding)
+    monkeypatch.setattr(procfs, "uid", lambda pid: 4242)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    assert fix in permissions.ptrace_refusal(os.getpid()).mend
+
+
 LEAVING = """
 import sys, threading, time
 

@@ -305,6 +305,21 @@ def test_29366_the_detokenizer_is_at_the_end_of_its_cpu() -> None:
     assert f.ever == {}
 
 
+def test_a_stopped_process_is_let_go_on() -> None:
+    """What `y` copies is what the title says; a stack would show nothing."""
+    f = Feed.scene("decode-bound")
+    f.run(3)
+    slot = f.model.slots["TP0"]
+    slot.stopped = True
+    alerts = ()
+    for _ in range(60):  # nothing is heard any more
+        f.now += 500_000_000
+        f.model.advance(f.now)
+        alerts = f.engine.look(f.model, f.now, f.now / 1e9) or alerts
+    (hung,) = (a for a in alerts if a.id == "hung")
+    assert hung.next == f"kill -CONT {slot.pid}"
+
+
 def test_17941_the_rank_that_hangs_and_those_that_wait_for_it() -> None:
     def behave(rank: int, turn: int, t: float, rng: random.Random) -> Step | Idle:
         load = Load(12, 2, 0.5, 90_000)

@@ -183,6 +183,10 @@ def test_text_fits_80_columns_and_says_what_matters(shots: dict[str, Snapshot]) 
     assert "→ restart with --cuda-graph-max-bs" in eager
     assert "findings: none" in text(shots["decode-bound"])
     assert "TP7" in text(shots["straggler"])
+    over = tuple(replace(a, active=False) for a in shots["eager-fallback"].alerts)
+    out = text(replace(shots["eager-fallback"], alerts=over))
+    assert "findings: none now" in out
+    assert "ended meanwhile: decode runs eager" in out
 
 
 def test_text_of_nothing() -> None:

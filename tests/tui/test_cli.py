@@ -39,6 +39,12 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
     assert f"sgtop {name}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("form", ["--once", "--json"])
+def test_a_recording_of_the_screen_needs_the_screen(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--record", "x", form]) == exit_codes.USAGE
+    assert "fix: sgtop record" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "argv",
     [["nonsense"], ["--nonsense"], ["--for", "soon"], ["--for", "0s"], ["--theme", "pink"], ["--window", "-5"]],

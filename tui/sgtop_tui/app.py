@@ -115,7 +115,8 @@ class SgtopApp(App[int]):
     def compose(self) -> ComposeResult:
         """The board, and the filter's line when it is open."""
         yield Canvas(self._ascii)
-        line = Input(placeholder="part of a rank, a state or a finding; enter keeps it, esc clears it", id="filter")
+        hint = "part of a rank (name or state), finding or kernel; enter keeps it, esc clears it"
+        line = Input(placeholder=hint, id="filter")
         line.can_focus = False
         yield line
 

@@ -124,7 +124,7 @@ class _Throttled:
             if share < (THROTTLED_LEAVE if facts.held(r.label) else THROTTLED_ENTER):
                 continue
             p = cpu.place
-            quota = "its cgroup's quota" if p is None or p.quota_cpus is None else f"a quota of {p.quota_cpus:g} CPUs"
+            quota = "its cgroup's quota" if p is None or p.quota_cpus is None else f"a quota of {_cpus(p.quota_cpus)}"
             title = f"{r.label} throttled by {quota}: held back {ms(cpu.throttled_ms)} in {r.short_s:.0f} s"
             evidence = f"nr_throttled rose by {cpu.nr_throttled}" + (
                 f" in {p.quota_path}" if p is not None and p.quota_path else ""
@@ -180,9 +180,13 @@ class _Threads:
             many = p.threads >= max(THREADS_LEAST, THREADS_EACH * cpus)
             if not many or hurt / 1e3 / r.short_s < (LEAVE if facts.held(r.label) else ENTER):
                 continue
-            title = f"{r.label} has {p.threads} threads for {cpus:g} CPUs"
+            title = f"{r.label} has {p.threads} threads for {_cpus(cpus)}"
             evidence = f"its main thread waited {ms(cpu.wait_ms)} and was held back {ms(cpu.throttled_ms)} in 5 s"
             yield Verdict(r.label, "warning", title, evidence, advice.fewer_threads(p, len(facts.ranks)))
+
+
+def _cpus(n: float) -> str:
+    return f"{n:g} CPU" if n == 1 else f"{n:g} CPUs"
 
 
 _SLOW = ("hardware slowdown", "hardware thermal", "software thermal", "power brake")

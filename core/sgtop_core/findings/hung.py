@@ -32,7 +32,10 @@ class _Hung:
             names = ", ".join(o.label for o in waiting)
             evidence += f"; {names} at step {waiting[0].short.last_step} wait for it"
         pid = r.short.pid
-        return Verdict(r.label, "critical", title, evidence, f"py-spy dump --pid {pid}" if pid else "py-spy dump")
+        mend = f"py-spy dump --pid {pid}" if pid else "py-spy dump"
+        if pid and "kill -CONT" in (r.short.message or ""):  # stopped by a signal: there is nothing to look for
+            mend = f"kill -CONT {pid}"
+        return Verdict(r.label, "critical", title, evidence, mend)
 
 
 RULE = _Hung()

@@ -45,11 +45,13 @@ def parse(header: bytes) -> Offsets:
         AttachError: an older interpreter, or a layout that is not known.
     """
     if header[:8] != _COOKIE:
-        raise AttachError("no PEP 768", "the interpreter is older than 3.13, it came with 3.14", kind="unsupported")
+        raise AttachError(
+            "no PEP 768", "the interpreter is older than 3.13; PEP 768 came with 3.14", kind="unsupported"
+        )
     words = struct.unpack_from(f"<{len(header) // 8}Q", header)
     version = (words[1] >> 24 & 255, words[1] >> 16 & 255)
     if version < (3, 14):
-        why = f"the server runs Python {version[0]}.{version[1]}, it came with 3.14"
+        why = f"the server runs Python {version[0]}.{version[1]}; PEP 768 came with 3.14"
         raise AttachError("no PEP 768", why, kind="unsupported")
     # The group debugger_support is {eval_breaker, remote_debugger_support, remote_debugging_enabled, pending = 0,
     # path = 4, path_size = 512}; its place moves between builds, its last three values do not.

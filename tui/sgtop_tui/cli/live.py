@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from . import options
+from . import exit_codes, options
 
 WINDOWS_S = (5.0, 60.0, 600.0)
 """Windows that ``[`` and ``]`` walk through, seconds."""
@@ -59,8 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Show the screen, or hand over to the headless form that was asked for."""
-    from . import load
+    from . import UserError, load
 
+    if args.record and (args.json or args.once):
+        raise UserError(
+            "--record goes with the screen only", "", "sgtop record --attach T -o FILE --for TIME", exit_codes.USAGE
+        )
     if args.json and not args.once:
         return load("json_lines").run(args)
     if args.once or not (sys.stdin.isatty() and sys.stdout.isatty()):
