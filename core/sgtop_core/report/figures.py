@@ -63,20 +63,46 @@ class ContentionFigures:
 
 @dataclass(frozen=True, slots=True)
 class KernelFigures:
-    """A row of nsys's ``cuda_gpu_kern_sum``, for one mode."""
+    """A row of nsys's ``cuda_gpu_kern_sum``, for one mode. None where it is not known of the ``rest``."""
 
     mode: str
     name: str
+    """``rest``: rows that the recorded tables left out."""
     category: str
     share: float
     total_ms: float
     count: int
     avg_us: float
-    med_us: float
-    min_us: float
-    max_us: float
-    stddev_us: float
+    med_us: float | None
+    """Of several stretches: their medians, weighted by count."""
+    min_us: float | None
+    max_us: float | None
+    stddev_us: float | None
     per_step: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelModeFigures:
+    """What was traced of one mode."""
+
+    mode: str
+    forwards: int
+    launches: int
+    total_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCover:
+    """What the kernel table of a rank is made of."""
+
+    traced_s: float = 0.0
+    """Seconds of tracing that it comes from."""
+    stretches: int = 0
+    """Views that were added up: tracing windows, or parts of continuous tracing."""
+    whole: bool = True
+    """False: nothing could be added up without counting it twice; it is the newest view, which may reach back to before
+    the recording."""
+    modes: tuple[KernelModeFigures, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +129,7 @@ class RankFigures:
     kernels: tuple[KernelFigures, ...]
     blocks: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
     """Figure → its value in each block of BLOCK_S, for the noise; None where it is not known."""
+    traced: KernelCover = field(default_factory=KernelCover)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ Counts, totals and maxima are exact; quantiles come from the model's bins (at mo
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +19,9 @@ from sgtop_core.model.rank_view import PROMPTS
 from sgtop_core.model.snapshot import Alert, Quantiles, Rank
 from sgtop_core.model.steps import MODES
 from sgtop_core.model.windows import TICK_NS, WINDOWS
+from sgtop_core.recording import kernels as raw
 from sgtop_core.recording import state as session_state
+from sgtop_core.recording.chunk import Entry
 from sgtop_core.recording.errors import RecordingError
 from sgtop_core.recording.feed import Feed
 from sgtop_core.recording.reader import Recording
@@ -32,10 +33,10 @@ from .figures import (
     CulpritFigures,
     Figures,
     ForwardFigures,
-    KernelFigures,
     ModeFigures,
     RankFigures,
 )
+from .kernels import KernelViews
 
 BLOCK_NS = int(BLOCK_S * 1e9)
 _LEVEL = 0
@@ -78,7 +79,6 @@ class _RankSum:
     label: str | None = None
     queue: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     cpu: list[Any] = field(default_factory=list)
-    kernels: Mapping[str, tuple[Any, ...]] | None = None
     blocks: list[tuple[float, dict[str, float]]] = field(default_factory=list)
     middles: npt.NDArray[np.float64] | None = None
     counts_middles: npt.NDArray[np.float64] | None = None
@@ -87,6 +87,7 @@ class _RankSum:
 class _Measure:
     def __init__(self) -> None:
         self.ranks: dict[str, _RankSum] = {}
+        self.views: dict[str, KernelViews] = defaultdict(KernelViews)
         self.alerts: dict[tuple[str, str | None, float], tuple[Alert, float]] = {}
         self.last_read = 0
 
@@ -104,6 +105,13 @@ class _Measure:
                     n = slot.state.queue.get(name, -1)
                     if n >= 0:
                         r.queue[name].append(n)
+                if slot.kernels is not None:
+                    self.views[label].see(slot.kernels, feed.now)
+
+    def kernels(self, e: Entry) -> None:
+        """Single kernels are no part of the model; they say which seconds a view holds."""
+        if e.frame.get("k") == raw.KIND and e.frame.get("e") == raw.TABLE:
+            self.views[e.source].block(e.frame)
 
     def block(self, feed: Feed) -> None:
         """At the end of every block: add its window."""
@@ -146,8 +154,6 @@ def _add(r: _RankSum, s: RankState, view: Rank, covered: float) -> None:
         r.causes[s.names.names[code]] += ns
     if view.cpu is not None:
         r.cpu.append(view.cpu)
-    if view.kernels is not None:
-        r.kernels = view.kernels
     r.blocks.append((covered, _block_figures(view, covered)))
 
 
@@ -205,6 +211,7 @@ def measure(recording: Recording) -> Figures:
     feed, m = Feed(), _Measure()
     for e in recording:
         if not feed.take(e):
+            m.kernels(e)
             continue
         m.look(feed)
         end = feed.model.end
@@ -222,7 +229,7 @@ def measure(recording: Recording) -> Figures:
         damage=recording.damage,
         server=feed.model.server,
         way=feed.model.attach.way,
-        ranks=tuple(_rank(label, r) for label, r in m.ranks.items()),
+        ranks=tuple(_rank(label, r, m.views[label]) for label, r in m.ranks.items()),
         alerts=tuple(
             AlertFigures(a, max(until - a.since, 0.0))
             for a, until in sorted(m.alerts.values(), key=lambda x: x[0].since)
@@ -233,7 +240,7 @@ def measure(recording: Recording) -> Figures:
     )
 
 
-def _rank(label: str, r: _RankSum) -> RankFigures:
+def _rank(label: str, r: _RankSum, views: KernelViews) -> RankFigures:
     def ms(what: str, name: Any) -> Quantiles | None:
         h = r.durations.get((what, name))
         return h.quantiles(r.middles, 1e6) if h is not None and r.middles is not None else None
@@ -245,6 +252,7 @@ def _rank(label: str, r: _RankSum) -> RankFigures:
     queue = {k: (sum(v) / len(v), max(v)) for k, v in r.queue.items() if v}
     names = sorted({k for _, block in r.blocks for k in block})
     full = [(s, b) for s, b in r.blocks if s > 0.9 * BLOCK_S]
+    traced, rows = views.sums()
     return RankFigures(
         rank=label,
         pid=r.pid,
@@ -269,13 +277,10 @@ def _rank(label: str, r: _RankSum) -> RankFigures:
         finished=_finished(r),
         queue=queue,
         contention=_contention(r.cpu),
-        kernels=tuple(
-            KernelFigures(mode, k.name, k.category, k.share, k.total_ms, k.count, k.avg_us, k.med_us, k.min_us,
-                          k.max_us, k.stddev_us, k.per_step)
-            for mode, rows in (r.kernels or {}).items() for k in rows
-        ),
+        kernels=rows,
         blocks={name: tuple(b.get(name) for _, b in full) for name in names},
-    )  # fmt: skip
+        traced=traced,
+    )
 
 
 def _finished(r: _RankSum) -> int | None:

@@ -14,6 +14,8 @@ from sgtop_core.model.snapshot import Quantiles
 from .figures import Figures, RankFigures
 
 Value = str | int | float | None
+TRACED = "traced s"
+"""Column of the kernel table, the same in all rows of a rank: for CSV, which has no title to say it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +75,12 @@ def tables(f: Figures) -> tuple[Table, ...]:
         ),
         Table("contention", "Who took the CPU", ("rank", "level", "process", "pid", "times", "ms"), rows(_contention)),
         Table(
-            "kernels", "Kernels (columns as in nsys cuda_gpu_kern_sum)",
+            "kernels", f"Kernels (columns as in nsys cuda_gpu_kern_sum), {_traced(f)}",
             ("rank", "mode", "time %", "total ms", "instances", "avg us", "med us", "min us", "max us", "stddev us",
-             "a step", "category", "name"),
+             "a step", TRACED, "category", "name"),
             rows(lambda r: (
                 (k.mode, 100 * k.share, k.total_ms, k.count, k.avg_us, k.med_us, k.min_us, k.max_us, k.stddev_us,
-                 k.per_step, k.category, k.name)
+                 k.per_step, r.traced.traced_s, k.category, k.name)
                 for k in r.kernels
             )),
         ),
@@ -96,6 +98,20 @@ def tables(f: Figures) -> tuple[Table, ...]:
             ),
         ),
     )  # fmt: skip
+
+
+def _traced(f: Figures) -> str:
+    """What time the kernel tables cover: of every rank, or the least and the most where they differ."""
+    covers = [r.traced for r in f.ranks if r.kernels]
+    seconds = sorted(c.traced_s for c in covers)
+    if not seconds:
+        return "nothing traced"
+    low, high = (f"{s:.2f}" for s in (seconds[0], seconds[-1]))
+    most = max(c.stretches for c in covers)
+    text = f"{low if low == high else f'{low} to {high}'} s traced" + (f" in {most} stretches" if most > 1 else "")
+    if not all(c.whole for c in covers):
+        text += "; the newest table only, which may reach back to before the recording"
+    return text
 
 
 def _steps(r: RankFigures) -> Iterator[tuple[Value, ...]]:

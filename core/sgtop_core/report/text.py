@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from .figures import Figures
-from .tables import Table, grid, tables
+from .tables import TRACED, Table, Value, grid, tables
 
 
 def head(f: Figures) -> Iterator[str]:
@@ -42,15 +42,18 @@ def text(f: Figures) -> str:
                 if step:
                     out.append(f"    → {step}")
         elif t.rows:
-            out += ["", t.title, *("  " + x for x in grid(t.head, _short(t)))]
+            out += ["", t.title, *("  " + x for x in grid(*_short(t)))]
     if not any(t.key == "alerts" and t.rows for t in tables(f)):
         out += ["", "No findings."]
     return "\n".join(out) + "\n"
 
 
-def _short(t: Table) -> tuple[tuple[str | int | float | None, ...], ...]:
-    """Rows for the eye: what makes up less than a thousandth of the gaps or the time is left to the CSV."""
+def _short(t: Table) -> tuple[tuple[str, ...], tuple[tuple[Value, ...], ...]]:
+    """Head and rows for the eye: what makes up less than a thousandth of the gaps or the time is left to the CSV."""
+    if TRACED in t.head:  # the title says it
+        at = t.head.index(TRACED)
+        return t.head[:at] + t.head[at + 1 :], tuple(r[:at] + r[at + 1 :] for r in t.rows)
     if t.key not in ("gaps", "stages"):
-        return t.rows
+        return t.head, t.rows
     kept = tuple(r for r in t.rows if isinstance(r[-1], float) and r[-1] >= 0.01)
-    return kept or t.rows
+    return t.head, kept or t.rows
