@@ -7,22 +7,27 @@ import dataclasses as dc
 import io
 import json
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+import sgtop_core.recording
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sgtop_core.model.snapshot import Server
+from sgtop_core.model.snapshot import Alert, Server
 from sgtop_core.recording.chunk import Entry
 from sgtop_core.recording.errors import RecordingError
+from sgtop_core.recording.feed import Feed
 from sgtop_core.recording.reader import Recording
 from sgtop_core.report import diff, tables, text
-from sgtop_core.report.figures import Figures, RankFigures
-from sgtop_core.report.measure import measure
+from sgtop_core.report.figures import AlertFigures, Figures, RankFigures
+from sgtop_core.report.measure import Held, measure
 
 from tests.recording import recordings
 from tests.recording.live import Live
+
+EMBEDDED = Path(sgtop_core.recording.__file__).parent / "embedded"
 
 
 def measured(live: Live, path: Path) -> Figures:
@@ -104,6 +109,78 @@ def test_findings_and_how_long_they_held(runs: dict[str, tuple[Live, Figures]]) 
     began = next(s for s in live.snapshots if any(a.id == found.alert.id for a in s.alerts))
     since = next(a.since for a in began.alerts if a.id == found.alert.id)
     assert found.seconds == pytest.approx(live.snapshots[-1].time - since, abs=1.0)
+
+
+def alert(severity: str, title: str, active: bool = True, rank: str | None = "TP0") -> Alert:
+    return Alert("x", severity, 100.0, rank, title, f"evidence of {title}", "", active)
+
+
+def looked(shown: Sequence[Alert], ticks: int = 4) -> AlertFigures:
+    """A finding that stood like this, each for so many snapshots of 0.25 s."""
+    held = Held(shown[0], shown[0].since)
+    for i, a in enumerate(a for a in shown for _ in range(ticks)):
+        held.see(a, 100.25 + i / 4)
+    return held.figures()
+
+
+def test_a_finding_is_shown_at_its_worst_not_as_it_faded() -> None:
+    shown = [
+        alert("warning", "rises"), alert("critical", "a"), alert("critical", "b"), alert("critical", "c"),
+        alert("warning", "fades"), alert("info", "fades", active=False),
+    ]  # fmt: skip
+    f = looked(shown)
+    assert (f.alert.severity, f.alert.title, f.alert.evidence) == ("critical", "b", "evidence of b")
+    assert not f.alert.active
+    assert f.seconds == 5.0  # begin and end are those of the whole finding
+    # The worst time may come in two parts, and end the recording.
+    f = looked([*shown[:3], *shown[4:5], alert("critical", "d"), alert("critical", "e")])
+    assert (f.alert.title, f.alert.active, f.seconds) == ("b", True, 6.0)
+    # One that had ended before the recording began.
+    f = looked([alert("warning", "old", active=False)])
+    assert (f.alert.title, f.alert.active, f.seconds) == ("old", False, 0.0)
+
+
+def test_embedded_contention_is_critical() -> None:
+    with Recording(EMBEDDED / "contention.sgtop") as r:
+        f = measure(r)
+        states = {(a.severity, a.title, a.evidence) for a in shown_alerts(r)}
+    for x in f.alerts:
+        assert (x.alert.severity, x.alert.title, x.alert.evidence) in states
+    by = {x.alert.id: x for x in f.alerts}
+    assert by["preempted"].alert.severity == "critical"
+    out = text.text(f)
+    assert "  critical: TP0 preempted 3" in out
+    assert "TP0: TP0" not in out
+    assert "TP0: TP0" not in diff.text(diff.diff(f, dc.replace(f, alerts=())))
+
+
+def shown_alerts(recording: Recording) -> Iterator[Alert]:
+    feed = Feed()
+    for e in recording:
+        if feed.take(e):
+            yield from feed.model.alerts
+
+
+@pytest.mark.parametrize(
+    ("rank", "title", "want"),
+    [
+        ("TP0", "TP0 preempted 7×", "TP0 preempted 7×"),
+        ("TP1", "TP10 holds up TP1", "TP1: TP10 holds up TP1"),
+        ("DP0 TP1", "DP0 TP1 hangs", "DP0 TP1 hangs"),
+        ("TP0", "decode runs eager", "TP0: decode runs eager"),
+        (None, "decode runs eager", "decode runs eager"),
+    ],
+)
+def test_a_finding_names_its_rank_once(rank: str | None, title: str, want: str) -> None:
+    assert AlertFigures(alert("info", title, rank=rank), 1.0).title == want
+
+
+def test_a_diff_names_a_finding_once_and_by_its_worst() -> None:
+    a = dc.replace(figures([1.0]), alerts=())
+    found = [AlertFigures(alert(s, f"TP0 is {s}"), 1.0) for s in ("warning", "critical", "info")]
+    b = dc.replace(a, alerts=tuple(found))
+    assert [n for n in diff.diff(a, b).notes if "finding" in n] == ["finding only in B: TP0 is critical"]
+    assert [n for n in diff.diff(b, a).notes if "finding" in n] == ["finding only in A: TP0 is critical"]
 
 
 def test_a_recording_without_a_snapshot(tmp_path: Path) -> None:

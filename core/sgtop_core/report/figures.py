@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from sgtop_core.model.snapshot import Alert, Quantiles, Server
 
+_SEVERITIES = ("info", "warning", "critical")
+
 BLOCK_S = 5.0
 """Length of the blocks from whose spread the noise of a figure is known."""
 
@@ -132,12 +134,24 @@ class RankFigures:
     traced: KernelCover = field(default_factory=KernelCover)
 
 
+def severity(a: Alert) -> int:
+    """The higher, the worse."""
+    return _SEVERITIES.index(a.severity) if a.severity in _SEVERITIES else -1
+
+
 @dataclass(frozen=True, slots=True)
 class AlertFigures:
-    """A finding as it stood when it was last seen, and for how long it held."""
+    """A finding as it stood at its worst, and for how long it held."""
 
     alert: Alert
+    """In the middle of the time for which it was as severe as it ever was; ``active`` is as at the end."""
     seconds: float
+
+    @property
+    def title(self) -> str:
+        """With the rank in front, once: most titles name it themselves."""
+        a = self.alert
+        return a.title if a.rank is None or f"{a.title} ".startswith(f"{a.rank} ") else f"{a.rank}: {a.title}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,10 @@ Counts, totals and maxima are exact; quantiles come from the model's bins (at mo
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,7 @@ from .figures import (
     ForwardFigures,
     ModeFigures,
     RankFigures,
+    severity,
 )
 from .kernels import KernelViews
 
@@ -84,20 +87,52 @@ class _RankSum:
     counts_middles: npt.NDArray[np.float64] | None = None
 
 
+@dataclass(slots=True)
+class Held:
+    """A finding from its begin to its end."""
+
+    last: Alert
+    until: float
+    worst: list[tuple[Alert, int]] = field(default_factory=list)
+    """How it stood while it was as severe as ever, and for how many snapshots each."""
+
+    def see(self, a: Alert, unix: float) -> None:
+        """As it stands at a snapshot."""
+        self.last = a
+        if a.active:
+            self.until = unix
+        elif self.worst:
+            return  # as it stood when it faded
+        if self.worst and severity(a) < severity(self.worst[0][0]):
+            return
+        if self.worst and severity(a) > severity(self.worst[0][0]):
+            self.worst.clear()
+        if self.worst and self.worst[-1][0] == a:
+            self.worst[-1] = (a, self.worst[-1][1] + 1)
+        else:
+            self.worst.append((a, 1))
+
+    def figures(self) -> AlertFigures:
+        """The middle of its worst time stands for it: no number in a finding says when it was strongest, and its edges
+        show how it rose and faded.
+        """
+        reach = list(accumulate(n for _, n in self.worst))
+        a, _ = self.worst[bisect_left(reach, (reach[-1] + 1) // 2)]
+        return AlertFigures(replace(a, active=self.last.active), max(self.until - self.last.since, 0.0))
+
+
 class _Measure:
     def __init__(self) -> None:
         self.ranks: dict[str, _RankSum] = {}
         self.views: dict[str, KernelViews] = defaultdict(KernelViews)
-        self.alerts: dict[tuple[str, str | None, float], tuple[Alert, float]] = {}
+        self.alerts: dict[tuple[str, str | None, float], Held] = {}
         self.last_read = 0
 
     def look(self, feed: Feed) -> None:
         """At every tick: what is not a sum."""
         assert feed.unix is not None
         for a in feed.model.alerts:
-            known = self.alerts.get((a.id, a.rank, a.since))
-            until = feed.unix if a.active else (known[1] if known else a.since)
-            self.alerts[a.id, a.rank, a.since] = (a, until)
+            self.alerts.setdefault((a.id, a.rank, a.since), Held(a, a.since)).see(a, feed.unix)
         for label, slot in feed.model.slots.items():
             if slot.state is not None:
                 r = self.ranks.setdefault(label, _RankSum())
@@ -230,10 +265,7 @@ def measure(recording: Recording) -> Figures:
         server=feed.model.server,
         way=feed.model.attach.way,
         ranks=tuple(_rank(label, r, m.views[label]) for label, r in m.ranks.items()),
-        alerts=tuple(
-            AlertFigures(a, max(until - a.since, 0.0))
-            for a, until in sorted(m.alerts.values(), key=lambda x: x[0].since)
-        ),
+        alerts=tuple(held.figures() for held in sorted(m.alerts.values(), key=lambda x: x.last.since)),
         lost=feed.model.lost(),
         hook_us_p50=overhead.hook_us_p50,
         hook_us_p99=overhead.hook_us_p99,

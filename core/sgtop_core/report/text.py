@@ -36,11 +36,10 @@ def text(f: Figures) -> str:
     for t in tables(f):
         if t.key == "alerts" and t.rows:
             out += ["", "Findings"]
-            for severity, rank, _, held, title, evidence, step in t.rows:
-                held_s = held if isinstance(held, float) else 0.0
-                out += [f"  {severity}: {f'{rank}: ' if rank else ''}{title} ({held_s:.0f} s)", f"    {evidence}"]
-                if step:
-                    out.append(f"    → {step}")
+            for x in f.alerts:
+                out += [f"  {x.alert.severity}: {x.title} ({x.seconds:.0f} s)", f"    {x.alert.evidence}"]
+                if x.alert.next:
+                    out.append(f"    → {x.alert.next}")
         elif t.rows:
             out += ["", t.title, *("  " + x for x in grid(*_short(t)))]
     if not any(t.key == "alerts" and t.rows for t in tables(f)):
