@@ -6,6 +6,7 @@ import csv
 import dataclasses as dc
 import io
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from sgtop_core.recording.errors import RecordingError
 from sgtop_core.recording.feed import Feed
 from sgtop_core.recording.reader import Recording
 from sgtop_core.report import diff, tables, text
-from sgtop_core.report.figures import AlertFigures, Figures, RankFigures
+from sgtop_core.report.figures import AlertFigures, ContentionFigures, CulpritFigures, Figures, RankFigures
 from sgtop_core.report.measure import Held, measure
 
 from tests.recording import recordings
@@ -109,6 +110,22 @@ def test_findings_and_how_long_they_held(runs: dict[str, tuple[Live, Figures]]) 
     began = next(s for s in live.snapshots if any(a.id == found.alert.id for a in s.alerts))
     since = next(a.since for a in began.alerts if a.id == found.alert.id)
     assert found.seconds == pytest.approx(live.snapshots[-1].time - since, abs=1.0)
+
+
+def lines(out: str, title: str) -> list[list[str]]:
+    """Rows of one table of a text, as words that stand apart by two blanks or more."""
+    part = out.split(f"\n{title}")[1].split("\n\n")[0].splitlines()[2:]
+    return [re.split(r"\s{2,}", x.strip()) for x in part]
+
+
+def test_ids_are_no_quantities() -> None:
+    """Pids have no gap between the thousands; counts have."""
+    c = ContentionFigures("A", 1.0, 4_194_304, 1.0, None, None, (CulpritFigures("batch-job", 4_194_304, 4_321, 1.0),))
+    one = dc.replace(figures([1.0]).ranks[0], contention=c)
+    rows = lines(text.text(dc.replace(figures([1.0]), ranks=(one,))), "Who took the CPU")
+    assert [x[3:5] for x in rows] == [["–", "4 194 304"], ["4194304", "4 321"]]
+    for t in tables.tables(figures([1.0])):
+        assert not {"tid", "port"} & set(t.head), "an id: add it to IDS"
 
 
 def alert(severity: str, title: str, active: bool = True, rank: str | None = "TP0") -> Alert:

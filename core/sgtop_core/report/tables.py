@@ -16,6 +16,8 @@ from .figures import Figures, RankFigures
 Value = str | int | float | None
 TRACED = "traced s"
 """Column of the kernel table, the same in all rows of a rank: for CSV, which has no title to say it."""
+IDS = frozenset({"pid"})
+"""Columns of whole numbers that are names, not quantities: written as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,10 @@ def number(v: Value) -> str:
 
 def grid(head: Sequence[str], rows: Sequence[Sequence[Value]]) -> Iterator[str]:
     """Lines of a table: numbers to the right, words to the left, the last column as it is."""
-    cells = [[number(v) for v in row] for row in rows]
+    cells = [
+        [str(v) if name in IDS and v is not None else number(v) for name, v in zip(head, row, strict=True)]
+        for row in rows
+    ]
     words = [any(isinstance(row[i], str) for row in rows) for i in range(len(head))]
     widths = [max(len(h), *(len(c[i]) for c in cells)) if cells else len(h) for i, h in enumerate(head)]
 
