@@ -16,14 +16,14 @@ import pytest
 import sgtop_core.recording
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sgtop_core.model.snapshot import Alert, Server
+from sgtop_core.model.snapshot import Alert, Cpu, Culprit, Server
 from sgtop_core.recording.chunk import Entry
 from sgtop_core.recording.errors import RecordingError
 from sgtop_core.recording.feed import Feed
 from sgtop_core.recording.reader import Recording
 from sgtop_core.report import diff, tables, text
 from sgtop_core.report.figures import AlertFigures, ContentionFigures, CulpritFigures, Figures, RankFigures
-from sgtop_core.report.measure import Held, measure
+from sgtop_core.report.measure import Held, contention, measure
 
 from tests.recording import recordings
 from tests.recording.live import Live
@@ -116,6 +116,53 @@ def lines(out: str, title: str) -> list[list[str]]:
     """Rows of one table of a text, as words that stand apart by two blanks or more."""
     part = out.split(f"\n{title}")[1].split("\n\n")[0].splitlines()[2:]
     return [re.split(r"\s{2,}", x.strip()) for x in part]
+
+
+@pytest.mark.parametrize("path", sorted(EMBEDDED.glob("*.sgtop")), ids=lambda p: p.stem)
+def test_shares_of_a_table_sum_to_all(path: Path) -> None:
+    """What is too small for a row of its own is in the last row; CSV has every row."""
+    with Recording(path) as r:
+        f = measure(r)
+    out = text.text(f)
+    causes, stages = lines(out, "Gaps between forwards by cause"), lines(out, "Main thread by stage")
+    assert sum(float(x[3]) for x in causes) == pytest.approx(100, abs=0.1)
+    # A stage that had not ended yet when the recording did is in no row.
+    known = 100 * sum(f.ranks[0].stages_s.values()) / f.ranks[0].seconds
+    assert sum(float(x[3]) for x in stages) == pytest.approx(known, abs=0.1)
+    assert sum(float(x[2]) for x in causes) == pytest.approx(sum(f.ranks[0].causes_ms.values()), rel=0.002)
+    for rows in (causes, stages):
+        assert "rest" not in {x[1] for x in rows[:-1]}
+    every = next(t for t in tables.tables(f) if t.key == "gaps")
+    assert len(every.rows) == len(f.ranks[0].causes_ms)
+
+
+def test_every_rank_has_its_rest() -> None:
+    one = figures([1.0]).ranks[0]
+    ranks = (
+        dc.replace(one, causes_ms={"a": 999.2, "b": 0.5, "c": 0.3}),
+        dc.replace(one, rank="TP1", causes_ms={"a": 999.5, "b": 0.5}),
+        dc.replace(one, rank="TP2", causes_ms={f"c{i}": 0.001 for i in range(2000)}),
+    )
+    rows = lines(text.text(dc.replace(figures([1.0]), ranks=ranks)), "Gaps between forwards by cause")
+    want = [["TP0", "a"], ["TP0", "rest"], ["TP1", "a"], ["TP1", "b"], ["TP2", "rest"]]
+    assert [x[:2] for x in rows] == want
+    assert [float(x[3]) for x in rows] == pytest.approx([99.92, 0.08, 99.95, 0.05, 100.0])
+
+
+def test_who_is_not_named_is_in_the_rest() -> None:
+    def cpu(pids: range) -> Cpu:
+        culprits = tuple(Culprit(i, f"p{i}", 10, float(i)) for i in pids)
+        return Cpu("A", wait_ms=1.0, culprits=culprits)
+
+    c = contention([cpu(range(1, 16)), cpu(range(11, 26))])
+    assert c is not None
+    assert c.others is not None
+    assert len(c.culprits) == 20
+    assert sum(k.ms for k in c.culprits) + c.others.ms == sum(range(1, 16)) + sum(range(11, 26))
+    assert sum(k.count for k in c.culprits) + c.others.count == 300
+    one = dc.replace(figures([1.0]).ranks[0], contention=c)
+    out = text.text(dc.replace(figures([1.0]), ranks=(one,)))
+    assert lines(out, "Who took the CPU")[-1][2:] == ["rest", "–", str(c.others.count), "15.00"]
 
 
 def test_ids_are_no_quantities() -> None:

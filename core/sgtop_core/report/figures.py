@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from sgtop_core.model.snapshot import Alert, Quantiles, Server
 
+REST = "rest"
+"""Name of the last row where rows are left out: what those add up to."""
 _SEVERITIES = ("info", "warning", "critical")
 
 BLOCK_S = 5.0
@@ -51,6 +53,14 @@ class CulpritFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherCulprits:
+    """All of them that are not named, together."""
+
+    count: int
+    ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class ContentionFigures:
     """What the kernel's scheduler did to the main thread."""
 
@@ -61,6 +71,8 @@ class ContentionFigures:
     throttled_ms: float | None
     migrations: int | None
     culprits: tuple[CulpritFigures, ...]
+    """The longest first; at most MAX_CULPRITS."""
+    others: OtherCulprits | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +81,7 @@ class KernelFigures:
 
     mode: str
     name: str
-    """``rest``: rows that the recorded tables left out."""
+    """``REST``: rows that the recorded tables left out."""
     category: str
     share: float
     total_ms: float

@@ -20,7 +20,7 @@ from sgtop_core.kernels.table import COARSE_S, FINE_S, KEEP_S
 from sgtop_core.model.kernel_view import Kernel, KernelMode, KernelView
 from sgtop_core.model.windows import WINDOWS
 
-from .figures import KernelCover, KernelFigures, KernelModeFigures
+from .figures import REST, KernelCover, KernelFigures, KernelModeFigures
 
 SECOND_NS = 1_000_000_000
 _HORIZON_S = KEEP_S + 2 * COARSE_S
@@ -139,7 +139,7 @@ def _rows(m: KernelModeFigures, parts: Sequence[Kernel]) -> Iterator[KernelFigur
     left, ms = m.launches - sum(k.count for k in rows), m.total_ms - sum(k.total_ms for k in rows)
     if left > 0:
         yield KernelFigures(
-            m.mode, "rest", "", ms / m.total_ms if m.total_ms else 0.0, ms, left, ms * 1e3 / left, None, None, None,
+            m.mode, REST, "", ms / m.total_ms if m.total_ms else 0.0, ms, left, ms * 1e3 / left, None, None, None,
             None, left / m.forwards if m.forwards else None,
         )  # fmt: skip
 

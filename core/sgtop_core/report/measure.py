@@ -36,12 +36,14 @@ from .figures import (
     Figures,
     ForwardFigures,
     ModeFigures,
+    OtherCulprits,
     RankFigures,
     severity,
 )
 from .kernels import KernelViews
 
 BLOCK_NS = int(BLOCK_S * 1e9)
+MAX_CULPRITS = 20
 _LEVEL = 0
 assert WINDOWS[_LEVEL].seconds == BLOCK_S, "a block is the model's shortest window"
 
@@ -308,7 +310,7 @@ def _rank(label: str, r: _RankSum, views: KernelViews) -> RankFigures:
         busy_share=r.busy_ns / 1e9 / r.seconds if r.busy_known and r.seconds else None,
         finished=_finished(r),
         queue=queue,
-        contention=_contention(r.cpu),
+        contention=contention(r.cpu),
         kernels=rows,
         blocks={name: tuple(b.get(name) for _, b in full) for name in names},
         traced=traced,
@@ -341,7 +343,8 @@ def _mode(mode: str, r: _RankSum, h: _Hist, ms: Any) -> ModeFigures:
     )
 
 
-def _contention(views: list[Any]) -> ContentionFigures | None:
+def contention(views: list[Any]) -> ContentionFigures | None:
+    """What the blocks' views of the CPU add up to."""
     if not views:
         return None
 
@@ -356,6 +359,7 @@ def _contention(views: list[Any]) -> ContentionFigures | None:
             who[k.comm, k.pid][1] += k.ms
     longest = [c.longest_ms for c in views if c.longest_ms is not None]
     culprits = sorted(who.items(), key=lambda kv: -kv[1][1])
+    others = [sums for _, sums in culprits[MAX_CULPRITS:]]
     return ContentionFigures(
         level=views[-1].level,
         wait_ms=total("wait_ms"),
@@ -363,5 +367,6 @@ def _contention(views: list[Any]) -> ContentionFigures | None:
         longest_ms=max(longest) if longest else None,
         throttled_ms=total("throttled_ms"),
         migrations=total("migrations"),
-        culprits=tuple(CulpritFigures(comm, pid, int(n), ms) for (comm, pid), (n, ms) in culprits[:20]),
+        culprits=tuple(CulpritFigures(comm, pid, int(n), ms) for (comm, pid), (n, ms) in culprits[:MAX_CULPRITS]),
+        others=OtherCulprits(int(sum(n for n, _ in others)), sum(ms for _, ms in others)) if others else None,
     )

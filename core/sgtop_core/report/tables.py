@@ -11,7 +11,7 @@ from typing import Any
 
 from sgtop_core.model.snapshot import Quantiles
 
-from .figures import Figures, RankFigures
+from .figures import REST, Figures, RankFigures
 
 Value = str | int | float | None
 TRACED = "traced s"
@@ -141,6 +141,8 @@ def _contention(r: RankFigures) -> Iterator[tuple[Value, ...]]:
             yield c.level, what, None, n, ms
     for k in c.culprits:
         yield c.level, k.comm, k.pid, k.count, k.ms
+    if c.others is not None:
+        yield c.level, REST, None, c.others.count, c.others.ms
 
 
 def number(v: Value) -> str:
