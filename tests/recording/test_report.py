@@ -6,23 +6,29 @@ import csv
 import dataclasses as dc
 import io
 import json
+import re
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+import sgtop_core.recording
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sgtop_core.model.snapshot import Server
+from sgtop_core.model.snapshot import Alert, Cpu, Culprit, Server
 from sgtop_core.recording.chunk import Entry
 from sgtop_core.recording.errors import RecordingError
+from sgtop_core.recording.feed import Feed
 from sgtop_core.recording.reader import Recording
 from sgtop_core.report import diff, tables, text
-from sgtop_core.report.figures import Figures, RankFigures
-from sgtop_core.report.measure import measure
+from sgtop_core.report.figures import AlertFigures, ContentionFigures, CulpritFigures, Figures, RankFigures
+from sgtop_core.report.measure import Held, contention, measure
 
 from tests.recording import recordings
 from tests.recording.live import Live
+
+EMBEDDED = Path(sgtop_core.recording.__file__).parent / "embedded"
 
 
 def measured(live: Live, path: Path) -> Figures:
@@ -104,6 +110,141 @@ def test_findings_and_how_long_they_held(runs: dict[str, tuple[Live, Figures]]) 
     began = next(s for s in live.snapshots if any(a.id == found.alert.id for a in s.alerts))
     since = next(a.since for a in began.alerts if a.id == found.alert.id)
     assert found.seconds == pytest.approx(live.snapshots[-1].time - since, abs=1.0)
+
+
+def lines(out: str, title: str) -> list[list[str]]:
+    """Rows of one table of a text, as words that stand apart by two blanks or more."""
+    part = out.split(f"\n{title}")[1].split("\n\n")[0].splitlines()[2:]
+    return [re.split(r"\s{2,}", x.strip()) for x in part]
+
+
+@pytest.mark.parametrize("path", sorted(EMBEDDED.glob("*.sgtop")), ids=lambda p: p.stem)
+def test_shares_of_a_table_sum_to_all(path: Path) -> None:
+    """What is too small for a row of its own is in the last row; CSV has every row."""
+    with Recording(path) as r:
+        f = measure(r)
+    out = text.text(f)
+    causes, stages = lines(out, "Gaps between forwards by cause"), lines(out, "Main thread by stage")
+    assert sum(float(x[3]) for x in causes) == pytest.approx(100, abs=0.1)
+    # A stage that had not ended yet when the recording did is in no row.
+    known = 100 * sum(f.ranks[0].stages_s.values()) / f.ranks[0].seconds
+    assert sum(float(x[3]) for x in stages) == pytest.approx(known, abs=0.1)
+    assert sum(float(x[2]) for x in causes) == pytest.approx(sum(f.ranks[0].causes_ms.values()), rel=0.002)
+    for rows in (causes, stages):
+        assert "rest" not in {x[1] for x in rows[:-1]}
+    every = next(t for t in tables.tables(f) if t.key == "gaps")
+    assert len(every.rows) == len(f.ranks[0].causes_ms)
+
+
+def test_every_rank_has_its_rest() -> None:
+    one = figures([1.0]).ranks[0]
+    ranks = (
+        dc.replace(one, causes_ms={"a": 999.2, "b": 0.5, "c": 0.3}),
+        dc.replace(one, rank="TP1", causes_ms={"a": 999.5, "b": 0.5}),
+        dc.replace(one, rank="TP2", causes_ms={f"c{i}": 0.001 for i in range(2000)}),
+    )
+    rows = lines(text.text(dc.replace(figures([1.0]), ranks=ranks)), "Gaps between forwards by cause")
+    want = [["TP0", "a"], ["TP0", "rest"], ["TP1", "a"], ["TP1", "b"], ["TP2", "rest"]]
+    assert [x[:2] for x in rows] == want
+    assert [float(x[3]) for x in rows] == pytest.approx([99.92, 0.08, 99.95, 0.05, 100.0])
+
+
+def test_who_is_not_named_is_in_the_rest() -> None:
+    def cpu(pids: range) -> Cpu:
+        culprits = tuple(Culprit(i, f"p{i}", 10, float(i)) for i in pids)
+        return Cpu("A", wait_ms=1.0, culprits=culprits)
+
+    c = contention([cpu(range(1, 16)), cpu(range(11, 26))])
+    assert c is not None
+    assert c.others is not None
+    assert len(c.culprits) == 20
+    assert sum(k.ms for k in c.culprits) + c.others.ms == sum(range(1, 16)) + sum(range(11, 26))
+    assert sum(k.count for k in c.culprits) + c.others.count == 300
+    one = dc.replace(figures([1.0]).ranks[0], contention=c)
+    out = text.text(dc.replace(figures([1.0]), ranks=(one,)))
+    assert lines(out, "Who took the CPU")[-1][2:] == ["rest", "–", str(c.others.count), "15.00"]
+
+
+def test_ids_are_no_quantities() -> None:
+    """Pids have no gap between the thousands; counts have."""
+    c = ContentionFigures("A", 1.0, 4_194_304, 1.0, None, None, (CulpritFigures("batch-job", 4_194_304, 4_321, 1.0),))
+    one = dc.replace(figures([1.0]).ranks[0], contention=c)
+    rows = lines(text.text(dc.replace(figures([1.0]), ranks=(one,))), "Who took the CPU")
+    assert [x[3:5] for x in rows] == [["–", "4 194 304"], ["4194304", "4 321"]]
+    for t in tables.tables(figures([1.0])):
+        assert not {"tid", "port"} & set(t.head), "an id: add it to IDS"
+
+
+def alert(severity: str, title: str, active: bool = True, rank: str | None = "TP0") -> Alert:
+    return Alert("x", severity, 100.0, rank, title, f"evidence of {title}", "", active)
+
+
+def looked(shown: Sequence[Alert], ticks: int = 4) -> AlertFigures:
+    """A finding that stood like this, each for so many snapshots of 0.25 s."""
+    held = Held(shown[0], shown[0].since)
+    for i, a in enumerate(a for a in shown for _ in range(ticks)):
+        held.see(a, 100.25 + i / 4)
+    return held.figures()
+
+
+def test_a_finding_is_shown_at_its_worst_not_as_it_faded() -> None:
+    shown = [
+        alert("warning", "rises"), alert("critical", "a"), alert("critical", "b"), alert("critical", "c"),
+        alert("warning", "fades"), alert("info", "fades", active=False),
+    ]  # fmt: skip
+    f = looked(shown)
+    assert (f.alert.severity, f.alert.title, f.alert.evidence) == ("critical", "b", "evidence of b")
+    assert not f.alert.active
+    assert f.seconds == 5.0  # begin and end are those of the whole finding
+    # The worst time may come in two parts, and end the recording.
+    f = looked([*shown[:3], *shown[4:5], alert("critical", "d"), alert("critical", "e")])
+    assert (f.alert.title, f.alert.active, f.seconds) == ("b", True, 6.0)
+    # One that had ended before the recording began.
+    f = looked([alert("warning", "old", active=False)])
+    assert (f.alert.title, f.alert.active, f.seconds) == ("old", False, 0.0)
+
+
+def test_embedded_contention_is_critical() -> None:
+    with Recording(EMBEDDED / "contention.sgtop") as r:
+        f = measure(r)
+        states = {(a.severity, a.title, a.evidence) for a in shown_alerts(r)}
+    for x in f.alerts:
+        assert (x.alert.severity, x.alert.title, x.alert.evidence) in states
+    by = {x.alert.id: x for x in f.alerts}
+    assert by["preempted"].alert.severity == "critical"
+    out = text.text(f)
+    assert "  critical: TP0 preempted 3" in out
+    assert "TP0: TP0" not in out
+    assert "TP0: TP0" not in diff.text(diff.diff(f, dc.replace(f, alerts=())))
+
+
+def shown_alerts(recording: Recording) -> Iterator[Alert]:
+    feed = Feed()
+    for e in recording:
+        if feed.take(e):
+            yield from feed.model.alerts
+
+
+@pytest.mark.parametrize(
+    ("rank", "title", "want"),
+    [
+        ("TP0", "TP0 preempted 7×", "TP0 preempted 7×"),
+        ("TP1", "TP10 holds up TP1", "TP1: TP10 holds up TP1"),
+        ("DP0 TP1", "DP0 TP1 hangs", "DP0 TP1 hangs"),
+        ("TP0", "decode runs eager", "TP0: decode runs eager"),
+        (None, "decode runs eager", "decode runs eager"),
+    ],
+)
+def test_a_finding_names_its_rank_once(rank: str | None, title: str, want: str) -> None:
+    assert AlertFigures(alert("info", title, rank=rank), 1.0).title == want
+
+
+def test_a_diff_names_a_finding_once_and_by_its_worst() -> None:
+    a = dc.replace(figures([1.0]), alerts=())
+    found = [AlertFigures(alert(s, f"TP0 is {s}"), 1.0) for s in ("warning", "critical", "info")]
+    b = dc.replace(a, alerts=tuple(found))
+    assert [n for n in diff.diff(a, b).notes if "finding" in n] == ["finding only in B: TP0 is critical"]
+    assert [n for n in diff.diff(b, a).notes if "finding" in n] == ["finding only in A: TP0 is critical"]
 
 
 def test_a_recording_without_a_snapshot(tmp_path: Path) -> None:

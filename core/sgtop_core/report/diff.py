@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from sgtop_core.model.bins import PER_DECADE
 
-from .figures import BLOCK_S, Figures, RankFigures
+from .figures import BLOCK_S, AlertFigures, Figures, RankFigures, severity
 from .tables import Value, grid
 
 DRAWS = 2_000
@@ -151,12 +151,21 @@ def _notes(a: Figures, b: Figures) -> Iterator[str]:
             yield f"{name} holds {n} blocks of {BLOCK_S:.0f} s: its noise is not known; {need}"
         if f.lost or f.damage:
             yield f"{name} has lost {sum(f.lost.values())} rows and {f.damage} parts"
-    begun = {(x.alert.id, x.alert.rank): x.alert.title for x in b.alerts}
-    ended = {(x.alert.id, x.alert.rank): x.alert.title for x in a.alerts}
-    for key in begun.keys() - ended.keys():
-        yield f"finding only in B: {f'{key[1]}: ' if key[1] else ''}{begun[key]}"
-    for key in ended.keys() - begun.keys():
-        yield f"finding only in A: {f'{key[1]}: ' if key[1] else ''}{ended[key]}"
+    found_a, found_b = _findings(a), _findings(b)
+    for name, own, other in (("B", found_b, found_a), ("A", found_a, found_b)):
+        for found, title in own.items():
+            if found not in other:
+                yield f"finding only in {name}: {title}"
+
+
+def _findings(f: Figures) -> dict[tuple[str, str | None], str]:
+    """Titles, in the order in which they began; one that came several times is named once, as at its worst."""
+    out: dict[tuple[str, str | None], AlertFigures] = {}
+    for x in f.alerts:
+        key = x.alert.id, x.alert.rank
+        if key not in out or severity(x.alert) > severity(out[key].alert):
+            out[key] = x
+    return {key: x.title for key, x in out.items()}
 
 
 HEAD = ("rank", "figure", "A", "B", "change", "95 % interval", "verdict")

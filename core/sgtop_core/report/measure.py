@@ -5,9 +5,10 @@ Counts, totals and maxima are exact; quantiles come from the model's bins (at mo
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,9 @@ from sgtop_core.model.rank_view import PROMPTS
 from sgtop_core.model.snapshot import Alert, Quantiles, Rank
 from sgtop_core.model.steps import MODES
 from sgtop_core.model.windows import TICK_NS, WINDOWS
+from sgtop_core.recording import kernels as raw
 from sgtop_core.recording import state as session_state
+from sgtop_core.recording.chunk import Entry
 from sgtop_core.recording.errors import RecordingError
 from sgtop_core.recording.feed import Feed
 from sgtop_core.recording.reader import Recording
@@ -32,12 +35,15 @@ from .figures import (
     CulpritFigures,
     Figures,
     ForwardFigures,
-    KernelFigures,
     ModeFigures,
+    OtherCulprits,
     RankFigures,
+    severity,
 )
+from .kernels import KernelViews
 
 BLOCK_NS = int(BLOCK_S * 1e9)
+MAX_CULPRITS = 20
 _LEVEL = 0
 assert WINDOWS[_LEVEL].seconds == BLOCK_S, "a block is the model's shortest window"
 
@@ -78,25 +84,57 @@ class _RankSum:
     label: str | None = None
     queue: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     cpu: list[Any] = field(default_factory=list)
-    kernels: Mapping[str, tuple[Any, ...]] | None = None
     blocks: list[tuple[float, dict[str, float]]] = field(default_factory=list)
     middles: npt.NDArray[np.float64] | None = None
     counts_middles: npt.NDArray[np.float64] | None = None
 
 
+@dataclass(slots=True)
+class Held:
+    """A finding from its begin to its end."""
+
+    last: Alert
+    until: float
+    worst: list[tuple[Alert, int]] = field(default_factory=list)
+    """How it stood while it was as severe as ever, and for how many snapshots each."""
+
+    def see(self, a: Alert, unix: float) -> None:
+        """As it stands at a snapshot."""
+        self.last = a
+        if a.active:
+            self.until = unix
+        elif self.worst:
+            return  # as it stood when it faded
+        if self.worst and severity(a) < severity(self.worst[0][0]):
+            return
+        if self.worst and severity(a) > severity(self.worst[0][0]):
+            self.worst.clear()
+        if self.worst and self.worst[-1][0] == a:
+            self.worst[-1] = (a, self.worst[-1][1] + 1)
+        else:
+            self.worst.append((a, 1))
+
+    def figures(self) -> AlertFigures:
+        """The middle of its worst time stands for it: no number in a finding says when it was strongest, and its edges
+        show how it rose and faded.
+        """
+        reach = list(accumulate(n for _, n in self.worst))
+        a, _ = self.worst[bisect_left(reach, (reach[-1] + 1) // 2)]
+        return AlertFigures(replace(a, active=self.last.active), max(self.until - self.last.since, 0.0))
+
+
 class _Measure:
     def __init__(self) -> None:
         self.ranks: dict[str, _RankSum] = {}
-        self.alerts: dict[tuple[str, str | None, float], tuple[Alert, float]] = {}
+        self.views: dict[str, KernelViews] = defaultdict(KernelViews)
+        self.alerts: dict[tuple[str, str | None, float], Held] = {}
         self.last_read = 0
 
     def look(self, feed: Feed) -> None:
         """At every tick: what is not a sum."""
         assert feed.unix is not None
         for a in feed.model.alerts:
-            known = self.alerts.get((a.id, a.rank, a.since))
-            until = feed.unix if a.active else (known[1] if known else a.since)
-            self.alerts[a.id, a.rank, a.since] = (a, until)
+            self.alerts.setdefault((a.id, a.rank, a.since), Held(a, a.since)).see(a, feed.unix)
         for label, slot in feed.model.slots.items():
             if slot.state is not None:
                 r = self.ranks.setdefault(label, _RankSum())
@@ -104,6 +142,13 @@ class _Measure:
                     n = slot.state.queue.get(name, -1)
                     if n >= 0:
                         r.queue[name].append(n)
+                if slot.kernels is not None:
+                    self.views[label].see(slot.kernels, feed.now)
+
+    def kernels(self, e: Entry) -> None:
+        """Single kernels are no part of the model; they say which seconds a view holds."""
+        if e.frame.get("k") == raw.KIND and e.frame.get("e") == raw.TABLE:
+            self.views[e.source].block(e.frame)
 
     def block(self, feed: Feed) -> None:
         """At the end of every block: add its window."""
@@ -146,8 +191,6 @@ def _add(r: _RankSum, s: RankState, view: Rank, covered: float) -> None:
         r.causes[s.names.names[code]] += ns
     if view.cpu is not None:
         r.cpu.append(view.cpu)
-    if view.kernels is not None:
-        r.kernels = view.kernels
     r.blocks.append((covered, _block_figures(view, covered)))
 
 
@@ -205,6 +248,7 @@ def measure(recording: Recording) -> Figures:
     feed, m = Feed(), _Measure()
     for e in recording:
         if not feed.take(e):
+            m.kernels(e)
             continue
         m.look(feed)
         end = feed.model.end
@@ -222,18 +266,15 @@ def measure(recording: Recording) -> Figures:
         damage=recording.damage,
         server=feed.model.server,
         way=feed.model.attach.way,
-        ranks=tuple(_rank(label, r) for label, r in m.ranks.items()),
-        alerts=tuple(
-            AlertFigures(a, max(until - a.since, 0.0))
-            for a, until in sorted(m.alerts.values(), key=lambda x: x[0].since)
-        ),
+        ranks=tuple(_rank(label, r, m.views[label]) for label, r in m.ranks.items()),
+        alerts=tuple(held.figures() for held in sorted(m.alerts.values(), key=lambda x: x.last.since)),
         lost=feed.model.lost(),
         hook_us_p50=overhead.hook_us_p50,
         hook_us_p99=overhead.hook_us_p99,
     )
 
 
-def _rank(label: str, r: _RankSum) -> RankFigures:
+def _rank(label: str, r: _RankSum, views: KernelViews) -> RankFigures:
     def ms(what: str, name: Any) -> Quantiles | None:
         h = r.durations.get((what, name))
         return h.quantiles(r.middles, 1e6) if h is not None and r.middles is not None else None
@@ -245,6 +286,7 @@ def _rank(label: str, r: _RankSum) -> RankFigures:
     queue = {k: (sum(v) / len(v), max(v)) for k, v in r.queue.items() if v}
     names = sorted({k for _, block in r.blocks for k in block})
     full = [(s, b) for s, b in r.blocks if s > 0.9 * BLOCK_S]
+    traced, rows = views.sums()
     return RankFigures(
         rank=label,
         pid=r.pid,
@@ -268,14 +310,11 @@ def _rank(label: str, r: _RankSum) -> RankFigures:
         busy_share=r.busy_ns / 1e9 / r.seconds if r.busy_known and r.seconds else None,
         finished=_finished(r),
         queue=queue,
-        contention=_contention(r.cpu),
-        kernels=tuple(
-            KernelFigures(mode, k.name, k.category, k.share, k.total_ms, k.count, k.avg_us, k.med_us, k.min_us,
-                          k.max_us, k.stddev_us, k.per_step)
-            for mode, rows in (r.kernels or {}).items() for k in rows
-        ),
+        contention=contention(r.cpu),
+        kernels=rows,
         blocks={name: tuple(b.get(name) for _, b in full) for name in names},
-    )  # fmt: skip
+        traced=traced,
+    )
 
 
 def _finished(r: _RankSum) -> int | None:
@@ -304,7 +343,8 @@ def _mode(mode: str, r: _RankSum, h: _Hist, ms: Any) -> ModeFigures:
     )
 
 
-def _contention(views: list[Any]) -> ContentionFigures | None:
+def contention(views: list[Any]) -> ContentionFigures | None:
+    """What the blocks' views of the CPU add up to."""
     if not views:
         return None
 
@@ -319,6 +359,7 @@ def _contention(views: list[Any]) -> ContentionFigures | None:
             who[k.comm, k.pid][1] += k.ms
     longest = [c.longest_ms for c in views if c.longest_ms is not None]
     culprits = sorted(who.items(), key=lambda kv: -kv[1][1])
+    others = [sums for _, sums in culprits[MAX_CULPRITS:]]
     return ContentionFigures(
         level=views[-1].level,
         wait_ms=total("wait_ms"),
@@ -326,5 +367,6 @@ def _contention(views: list[Any]) -> ContentionFigures | None:
         longest_ms=max(longest) if longest else None,
         throttled_ms=total("throttled_ms"),
         migrations=total("migrations"),
-        culprits=tuple(CulpritFigures(comm, pid, int(n), ms) for (comm, pid), (n, ms) in culprits[:20]),
+        culprits=tuple(CulpritFigures(comm, pid, int(n), ms) for (comm, pid), (n, ms) in culprits[:MAX_CULPRITS]),
+        others=OtherCulprits(int(sum(n for n, _ in others)), sum(ms for _, ms in others)) if others else None,
     )

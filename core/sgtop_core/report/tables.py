@@ -11,9 +11,13 @@ from typing import Any
 
 from sgtop_core.model.snapshot import Quantiles
 
-from .figures import Figures, RankFigures
+from .figures import REST, Figures, RankFigures
 
 Value = str | int | float | None
+TRACED = "traced s"
+"""Column of the kernel table, the same in all rows of a rank: for CSV, which has no title to say it."""
+IDS = frozenset({"pid"})
+"""Columns of whole numbers that are names, not quantities: written as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +77,12 @@ def tables(f: Figures) -> tuple[Table, ...]:
         ),
         Table("contention", "Who took the CPU", ("rank", "level", "process", "pid", "times", "ms"), rows(_contention)),
         Table(
-            "kernels", "Kernels (columns as in nsys cuda_gpu_kern_sum)",
+            "kernels", f"Kernels (columns as in nsys cuda_gpu_kern_sum), {_traced(f)}",
             ("rank", "mode", "time %", "total ms", "instances", "avg us", "med us", "min us", "max us", "stddev us",
-             "a step", "category", "name"),
+             "a step", TRACED, "category", "name"),
             rows(lambda r: (
                 (k.mode, 100 * k.share, k.total_ms, k.count, k.avg_us, k.med_us, k.min_us, k.max_us, k.stddev_us,
-                 k.per_step, k.category, k.name)
+                 k.per_step, r.traced.traced_s, k.category, k.name)
                 for k in r.kernels
             )),
         ),
@@ -96,6 +100,20 @@ def tables(f: Figures) -> tuple[Table, ...]:
             ),
         ),
     )  # fmt: skip
+
+
+def _traced(f: Figures) -> str:
+    """What time the kernel tables cover: of every rank, or the least and the most where they differ."""
+    covers = [r.traced for r in f.ranks if r.kernels]
+    seconds = sorted(c.traced_s for c in covers)
+    if not seconds:
+        return "nothing traced"
+    low, high = (f"{s:.2f}" for s in (seconds[0], seconds[-1]))
+    most = max(c.stretches for c in covers)
+    text = f"{low if low == high else f'{low} to {high}'} s traced" + (f" in {most} stretches" if most > 1 else "")
+    if not all(c.whole for c in covers):
+        text += "; the newest table only, which may reach back to before the recording"
+    return text
 
 
 def _steps(r: RankFigures) -> Iterator[tuple[Value, ...]]:
@@ -123,6 +141,8 @@ def _contention(r: RankFigures) -> Iterator[tuple[Value, ...]]:
             yield c.level, what, None, n, ms
     for k in c.culprits:
         yield c.level, k.comm, k.pid, k.count, k.ms
+    if c.others is not None:
+        yield c.level, REST, None, c.others.count, c.others.ms
 
 
 def number(v: Value) -> str:
@@ -139,7 +159,10 @@ def number(v: Value) -> str:
 
 def grid(head: Sequence[str], rows: Sequence[Sequence[Value]]) -> Iterator[str]:
     """Lines of a table: numbers to the right, words to the left, the last column as it is."""
-    cells = [[number(v) for v in row] for row in rows]
+    cells = [
+        [str(v) if name in IDS and v is not None else number(v) for name, v in zip(head, row, strict=True)]
+        for row in rows
+    ]
     words = [any(isinstance(row[i], str) for row in rows) for i in range(len(head))]
     widths = [max(len(h), *(len(c[i]) for c in cells)) if cells else len(h) for i, h in enumerate(head)]
 

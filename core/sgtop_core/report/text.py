@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import PurePath
 
-from .figures import Figures
-from .tables import Table, grid, tables
+from .figures import REST, Figures
+from .tables import TRACED, Table, Value, grid, tables
+
+SHARES = {"gaps": "% of gaps", "stages": "% of time"}
+"""Table → its column that adds up to 100 %."""
+LEAST = 0.1
+"""Per cent of it that a row must have to be shown by itself."""
 
 
 def head(f: Figures) -> Iterator[str]:
@@ -36,21 +42,40 @@ def text(f: Figures) -> str:
     for t in tables(f):
         if t.key == "alerts" and t.rows:
             out += ["", "Findings"]
-            for severity, rank, _, held, title, evidence, step in t.rows:
-                held_s = held if isinstance(held, float) else 0.0
-                out += [f"  {severity}: {f'{rank}: ' if rank else ''}{title} ({held_s:.0f} s)", f"    {evidence}"]
-                if step:
-                    out.append(f"    → {step}")
+            for x in f.alerts:
+                out += [f"  {x.alert.severity}: {x.title} ({x.seconds:.0f} s)", f"    {x.alert.evidence}"]
+                if x.alert.next:
+                    out.append(f"    → {x.alert.next}")
         elif t.rows:
-            out += ["", t.title, *("  " + x for x in grid(t.head, _short(t)))]
+            out += ["", t.title, *("  " + x for x in grid(*_short(t)))]
     if not any(t.key == "alerts" and t.rows for t in tables(f)):
         out += ["", "No findings."]
     return "\n".join(out) + "\n"
 
 
-def _short(t: Table) -> tuple[tuple[str | int | float | None, ...], ...]:
-    """Rows for the eye: what makes up less than a thousandth of the gaps or the time is left to the CSV."""
-    if t.key not in ("gaps", "stages"):
-        return t.rows
-    kept = tuple(r for r in t.rows if isinstance(r[-1], float) and r[-1] >= 0.01)
-    return kept or t.rows
+def _short(t: Table) -> tuple[tuple[str, ...], tuple[tuple[Value, ...], ...]]:
+    """Head and rows for the eye: what makes up less than a thousandth of the gaps or the time is one row, ``rest``."""
+    if TRACED in t.head:  # the title says it
+        at = t.head.index(TRACED)
+        return t.head[:at] + t.head[at + 1 :], tuple(r[:at] + r[at + 1 :] for r in t.rows)
+    share = SHARES.get(t.key)
+    if share is None:
+        return t.head, t.rows
+    at = t.head.index(share)
+    return t.head, tuple(x for _, own in groupby(t.rows, key=lambda r: r[0]) for x in _rank_rows(list(own), at))
+
+
+def _rank_rows(rows: Sequence[tuple[Value, ...]], at: int) -> Iterator[tuple[Value, ...]]:
+    """One rank's rows; those with little in column ``at`` add up to the last."""
+    small = [r for r in rows if isinstance(share := r[at], float) and share < LEAST]
+    if len(small) < 2:  # a rest of one says less than the row
+        small = []
+    yield from (r for r in rows if r not in small)
+    if small:
+        sums = (_sum(column) for column in zip(*(r[2:] for r in small), strict=True))
+        yield (rows[0][0], REST, *sums)
+
+
+def _sum(column: Sequence[Value]) -> Value:
+    known = [v for v in column if isinstance(v, (int, float))]
+    return sum(known) if known else None
