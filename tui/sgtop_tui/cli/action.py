@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"{args.action} takes no value", "", f"sgtop action {args.action}", exit_codes.USAGE)
     if args.readonly:
         raise UserError("refused: --readonly", f"{args.action} changes the server", "", exit_codes.REFUSED)
-    session = open_session(args)
+    session = open_session(args, agent=args.action in ("pin", "priority"))
     try:
         result = ask(session, "action", given)
         text = _words(args.action, result)

@@ -68,8 +68,8 @@ def run(args: argparse.Namespace) -> int:
         session.stop()
 
 
-def open_session(args: argparse.Namespace) -> Session:
-    """A session with an agent in every rank.
+def open_session(args: argparse.Namespace, agent: bool = True) -> Session:
+    """A session with an agent in every rank; with ``agent`` false HTTP is enough.
 
     Raises:
         UserError: not within ``ATTACH_S``; the session is stopped then.
@@ -86,6 +86,8 @@ def open_session(args: argparse.Namespace) -> Session:
             s = session.snapshot()
             states = [r.state for r in s.ranks]
             if states and all(state == "live" for state in states):
+                return session
+            if not agent and s.attach.state in ("live", "agentless", "hung"):
                 return session
             late = time.monotonic() > end
             if s.attach.state in ("agentless", "waiting", "starting", "hung") or late:
@@ -222,9 +224,13 @@ def _watch(session: Session, args: argparse.Namespace) -> int:
         if all(s["wanted"] == "on" for s in states):
             if off:
                 return exit_codes.OK
-            lines = [text for text in session.snapshot().log if args.switch in text]
-            why = lines[-1].split(": ", 1)[-1] if lines else ""
-            raise UserError(f"{args.switch} was not switched off", why, "", exit_codes.REFUSED)
+            what = f"{args.switch} was not switched off"
+            lines = [text for text in session.snapshot().log if args.switch in text and "asked by" not in text]
+            if lines:
+                raise UserError(what, lines[-1].split(": ", 1)[-1], "", exit_codes.REFUSED)
+            why = "the server made no steps in that time, and a flip takes effect at a step"
+            again = f"sgtop toggle {args.switch} off --for 60s, while requests run"
+            raise UserError(what, why, again, exit_codes.NOT_READY)
         if not off and time.monotonic() - asked > APPLY_S:
             waits = "the server makes no steps: a flip takes effect with the next requests"
             raise UserError(f"{args.switch} is still pending after {APPLY_S:.0f} s", waits, "", exit_codes.NOT_READY)
