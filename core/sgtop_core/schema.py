@@ -154,7 +154,10 @@ def _defs() -> S:
         records=_COUNT,
         lost_buffers=_COUNT,
         untimed=_doc(_COUNT, "Records without timestamps."),
-        cut=_doc(_COUNT, "Records of graph replays that the end of a window cut; in no table."),
+        cut=_doc(
+            _COUNT,
+            "Records of forwards that CUPTI told only in part (the end of a window cuts some); in no table.",
+        ),
         ring_bytes=_doc(_COUNT, "Memory of the ring in the server's process."),
         cupti=_doc(N_COUNT, "cuptiGetVersion()"),
     )

@@ -31,11 +31,10 @@ def in_container() -> bool:
 
 def ptrace_refusal(pid: int) -> Refusal:
     """The most likely reason that the kernel refuses ptrace of ``pid`` (it never says which)."""
+    root_has_it = procfs.capabilities(which="CapBnd") >> procfs.CAP_SYS_PTRACE & 1
     if not in_container():
         grant = "run it as root: `sudo sgtop …`"
-    elif (
-        os.geteuid() != 0 and procfs.capabilities(which="CapBnd") >> procfs.CAP_SYS_PTRACE & 1
-    ):  # root in here would have it
+    elif os.geteuid() != 0 and root_has_it:
         grant = "run it as root in here: `sudo sgtop …`, or from the host `docker exec -u 0 -it NAME sgtop …`"
     else:
         grant = (

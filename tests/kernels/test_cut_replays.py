@@ -181,6 +181,18 @@ def test_graphs_of_other_batch_sizes_may_have_fewer_kernels() -> None:
     assert tracker.cut == 0
 
 
+def test_forwards_that_replay_now_more_now_less_are_counted() -> None:
+    """Draft steps of several lengths under one mode and batch size: three of them have half of the kernels."""
+    rows = kernels(0)
+    at = (rows["start"] - FIRST) // STEP
+    tracker = KernelTracker({2: "DECODE"})
+    tracker.on_forwards(forwards(20))
+    tracker.on_state({"k": "kernels", "windows": [], "on": [1, ON]})
+    gone = np.flatnonzero((rows["name"] >= 104) & np.isin(at, (2, 5, 8)))
+    tracker._block(1, {name: np.delete(column, gone) for name, column in rows.items()})
+    assert tracker.cut == 0
+
+
 def test_graphs_that_were_captured_anew_with_fewer_kernels_come_back_into_the_tables() -> None:
     tracker = KernelTracker({2: "DECODE"})
     tracker.on_state({"k": "kernels", "windows": [], "on": [1, ON]})

@@ -10,6 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Static
 
 from .app import SgtopApp
+from .keys import PLAYER
 
 if TYPE_CHECKING:
     from sgtop_core.recording.marks import Finding
@@ -25,16 +26,7 @@ class ReplayApp(SgtopApp):
     """Plays a :class:`~sgtop_core.recording.replay.ReplaySession`; the last line is the time bar."""
 
     CSS = SgtopApp.CSS + "#bar { dock: bottom; height: 1; background: $surface; }"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("p", "play_pause", "pause", show=False),
-        Binding("left", "seek(-1)", "back 5 s", show=False),
-        Binding("right", "seek(1)", "on 5 s", show=False),
-        Binding("less_than_sign", "speed(0.5)", "slower", show=False),
-        Binding("greater_than_sign", "speed(2)", "faster", show=False),
-        Binding("home", "begin", "to the beginning", show=False),
-        Binding("n", "next_alert", "next finding", show=False),
-        Binding("N", "next_gap", "next long gap", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding(k.key, k.action, k.label, show=False) for k in PLAYER]
 
     def __init__(self, source: ReplaySession, **kwargs: Any) -> None:
         super().__init__(source, **kwargs)

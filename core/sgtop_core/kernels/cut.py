@@ -19,7 +19,7 @@ is not called traced: neither busy nor idle.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +30,8 @@ from .attribute import Forwards, Owners
 
 ENOUGH = 0.9
 """Kernels at a replay's ends may go to its neighbour: events and kernels are on one clock to some tens of µs."""
+SELDOM = 0.25
+"""Replays that lack kernels: one or two in a window of a hundred, seen."""
 _LIKE = 64
 _KINDS = 4096
 
@@ -74,11 +76,16 @@ class Replays:
                 self._replaying.add(code)
             self._counts.setdefault((code, bs), deque(maxlen=_LIKE)).append(n)
         for number, code, bs, n in news:
-            usual = max(self._counts[code, bs])
-            self._judged[number] = code not in self._replaying or (n > 0 and n >= ENOUGH * usual)
+            self._judged[number] = code not in self._replaying or (n > 0 and not self._short(n, self._counts[code, bs]))
         while len(self._judged) > _KINDS:
             del self._judged[next(iter(self._judged))]
         return np.array([n for n in rows["number"].tolist() if not self._judged.get(n, True)], np.int64)
+
+    @staticmethod
+    def _short(n: int, like: Sequence[int]) -> bool:
+        """Whether ``n`` is too few. Where many are, the number varies by itself (drafts of several lengths)."""
+        least = ENOUGH * max(like)
+        return n < least and sum(0 < each < least for each in like) <= max(1, len(like) * SELDOM)
 
 
 def cut(b: Mapping[str, I64], forwards: Forwards, replays: Replays, on: int, off: int) -> Cut:

@@ -34,7 +34,7 @@ def lines(v: KernelView) -> list[str]:
     if v.lost_buffers or v.untimed:
         out.append(f"  lost: {v.lost_buffers} buffers, {v.untimed} records without time")
     if v.cut:
-        out.append(f"  left out: {v.cut} records of replays that the end of a window cut")
+        out.append(f"  left out: {v.cut} records of forwards that CUPTI told only in part")
     for mode in sorted(v.modes, key=lambda m: -m.total_ms):
         out += ["", *_table(mode)]
     if v.gaps:

@@ -92,7 +92,7 @@ class KernelTracker:
         copy or set), stream, graph, bytes. For recordings."""
         self.records = 0
         self.cut = 0
-        """Records dropped since their graph replay was not there as a whole."""
+        """Records dropped since their forward was not there as a whole."""
         self.untimed = 0
         self.malformed = 0
 

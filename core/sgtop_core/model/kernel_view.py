@@ -130,6 +130,6 @@ class KernelView:
     untimed: int = 0
     """Records without timestamps, dropped."""
     cut: int = 0
-    """Records of graph replays that the end of a window, or of a profile, cut; dropped."""
+    """Records of forwards that CUPTI told only in part, such as those that the end of a window cut; in no table."""
     ring_bytes: int = 0
     cupti: int | None = None

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--theme",
-        choices=("default", "blue-orange", "light"),
+        choices=options.THEMES,
         default=os.environ.get("SGTOP_THEME", "default"),
         help="colours; blue-orange suits most kinds of colour blindness; NO_COLOR=1 draws without",
     )

@@ -36,6 +36,9 @@ def duration(text: str) -> float:
     return seconds
 
 
+THEMES = ("default", "blue-orange", "light")
+"""Names in :data:`sgtop_tui.theme.PALETTES`, which is not loaded for a command line: it costs Textual."""
+
 WINDOWS = {5.0: "5s", 60.0: "60s", 600.0: "10m"}
 """Windows that figures can be had over, s."""
 

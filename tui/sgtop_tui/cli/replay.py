@@ -11,9 +11,6 @@ from . import exit_codes, options
 if TYPE_CHECKING:
     from sgtop_core.recording.reader import Recording
 
-THEMES = ("default", "blue-orange", "light")
-"""Names in :data:`sgtop_tui.theme.PALETTES`, which is not loaded for a command line: it costs Textual."""
-
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``replay``."""
@@ -37,7 +34,7 @@ def add_player(p: argparse.ArgumentParser) -> None:
     # The top parser gives the default, which SGTOP_THEME sets: `sgtop --theme light demo` is the same.
     p.add_argument(
         "--theme",
-        choices=THEMES,
+        choices=options.THEMES,
         default=argparse.SUPPRESS,
         help="colours; blue-orange suits most kinds of colour blindness; NO_COLOR=1 draws without",
     )
