@@ -39,6 +39,10 @@ from sgtop_core.session import Session, SessionOptions  # noqa: E402
 STEPS = 20
 
 
+Profile = dict[str, list[tuple[float, float]]]
+"""Kernel → start and length of each launch, µs."""
+
+
 class Talk:
     """The server's HTTP interface, as far as it is needed."""
 
@@ -78,8 +82,8 @@ class Talk:
             for t in threads:
                 t.join(30)
 
-    def profile(self, steps: int = STEPS, first: int | None = None) -> tuple[dict[str, list[float]], int]:
-        """(kernel → durations in µs, steps in the trace) of a profile of ``steps`` steps, from ``first`` on.
+    def profile(self, steps: int = STEPS, first: int | None = None) -> tuple[Profile, int]:
+        """(kernel → its launches, steps in the trace) of a profile of ``steps`` steps, from ``first`` on.
 
         ``first``: a ``forward_ct`` that is yet to come; None begins at once.
         """
@@ -103,7 +107,7 @@ class Talk:
             opener = gzip.open if traces[0].suffix == ".gz" else open
             with opener(traces[0], "rt") as f:
                 events = json.load(f)["traceEvents"]
-        out: dict[str, list[float]] = collections.defaultdict(list)
+        out: Profile = collections.defaultdict(list)
         spans = [
             e for e in events if e.get("cat") == "gpu_user_annotation" and str(e.get("name", "")).startswith("step[")
         ]
@@ -111,7 +115,7 @@ class Talk:
         decode = collections.Counter(e["tid"] for e in spans if "DECODE" in e["name"])
         kernels = [e for e in events if e.get("cat") == "kernel"]
         for e in kernels:
-            out[e["name"]].append(float(e["dur"]))
+            out[e["name"]].append((float(e["ts"]), float(e["dur"])))
         return out, max(decode.values(), default=0)
 
 
