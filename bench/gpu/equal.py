@@ -10,8 +10,8 @@ sgtop and by torch; ``spread``: by how much each tool's own rounds differ. Exit 
 
 ``early``: the share of a kernel's launches that began before every kernel before it had ended, a round, by sgtop and by
 torch; ``own_us``: the mean of a launch from then on (``own_ratio``: sgtop ÷ torch, medians). A kernel of programmatic
-dependent launch waits inside itself for the one before, so it is longer the further the host is ahead, and a profiler that
-slows the launches makes it shorter.
+dependent launch waits inside itself for the one before, so it is longer the further the host is ahead, and a profiler
+that slows the launches makes it shorter.
 """
 
 from __future__ import annotations
