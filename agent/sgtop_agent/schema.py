@@ -75,7 +75,7 @@ KERNELS: dict[str, str] = {
     "epoch": "int, number of the current or last tracing session",
     "on": "list epoch, t of the running session, or null",
     "windows": "list of the latest sessions: epoch, t on, t off, ns of the main thread to enable, to disable",
-    "counters": "map: the ring header's counters; sgring.c says what each counts",
+    "counters": "map: the ring header's counters; agent/native/layout.h says what each counts",
 }
 
 SWITCH: dict[str, str] = {

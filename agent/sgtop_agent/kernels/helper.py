@@ -30,7 +30,7 @@ COUNTERS = (
     "starved", "foreign", "flushes", "flush_errors", "last_error", "dropped", "records", "kernels", "untimed",
     "malformed", "unwalked", "clock_head",
 )  # fmt: skip
-"""The ring header's counters in their order; sgring.c says what each counts."""
+"""The ring header's counters in their order; agent/native/layout.h says what each counts."""
 
 
 class NoHelper(RuntimeError):

@@ -1,4 +1,4 @@
-"""Reader of the ring that the helper in the server's process fills (``agent/native/sgring.c``).
+"""Reader of the ring that the helper in the server's process fills; ``agent/native/layout.h`` is what it maps.
 
 The mapping is read-only and nobody is told that we read. A buffer is copied and its version looked at before and
 after: odd or changed means that CUPTI has it again, and the buffer counts as lost. Between the two looks and the
@@ -24,7 +24,7 @@ COUNTERS = (
     "starved", "foreign", "flushes", "flush_errors", "last_error", "dropped", "records", "kernels", "untimed",
     "malformed", "unwalked", "clock_head",
 )  # fmt: skip
-"""Counters of the header in their order; sgring.c says what each counts."""
+"""Counters of the header in their order; agent/native/layout.h says what each counts."""
 _COUNTERS_AT, _STRIDES_AT, _KINDS = 384, 128, 64
 _HEAD = struct.Struct("<QIIIIQQQQII")
 _SLOT = np.dtype([("version", "<u8"), ("order", "<u8"), ("valid", "<u8"), ("t_ns", "<u8"), ("epoch", "<u8"),
