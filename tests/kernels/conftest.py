@@ -29,7 +29,8 @@ def build_helper() -> Path:
     native = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(native)
     target = AGENT / "sgtop_agent" / "kernels" / "sgring.so"
-    if not target.exists() or target.stat().st_mtime < native.SOURCE.stat().st_mtime:
+    changed = max(path.stat().st_mtime for path in native.SOURCE.parent.glob("*.[ch]"))
+    if not target.exists() or target.stat().st_mtime < changed:
         native.build(target)
     return target
 
