@@ -15,11 +15,12 @@ from sgtop_agent.wire import Frame, WireError
 from sgtop_core.model.arrays import EMPTY, I64, Bool
 from sgtop_core.model.axis import MAX_RANKS, firsts, lasts
 from sgtop_core.model.bins import Counts, Durations
-from sgtop_core.model.causes import GC, NO_WORK, PAUSED, SAMPLING, AllSources, Names, Sources
+from sgtop_core.model.causes import GC, SAMPLING, AllSources, Names, Sources
 from sgtop_core.model.events import Batch, Inbox
 from sgtop_core.model.gaps import Chain, Gaps
 from sgtop_core.model.hist_bank import HistBank, RankHists
-from sgtop_core.model.rank import BUSY, MAX_STAGES, Hello, RankState
+from sgtop_core.model.rank import Hello, RankState
+from sgtop_core.model.said import Said
 from sgtop_core.model.steps import (
     MODES,
     EntryLengths,
@@ -33,9 +34,6 @@ from sgtop_core.model.strip import RankStrip, Strip
 from sgtop_core.model.tables import Blocks, Rows
 from sgtop_core.model.time_bank import RankTimes, TimeBank
 from sgtop_core.model.waits import Waits
-
-GRAPHED = {"DECODE": "decode", "TARGET_VERIFY": "verify"}
-"""Modes whose forwards replay a CUDA graph on a healthy server → key of ``hello.graph``."""
 
 _STEP_SUMS = ("tokens", "tokens_known", "prefill", "cached", "graph", "eager")
 _FORWARD_SUMS = ("f_tokens", "f_graph", "f_eager")
@@ -70,17 +68,7 @@ class Fleet:
         self._count_rows = Rows(self._counts)
         self._blocks = Blocks(self._sums)
         self._cause_rows = np.full((MAX_RANKS, MODES, 32), -1, np.int64)
-        # by rank and stage: row of the bank, cause, kind of cell, whether it is idle or paused
-        self._stage_row = np.zeros((MAX_RANKS, MAX_STAGES), np.int64)
-        self._stage_cause = np.zeros((MAX_RANKS, MAX_STAGES), np.int64)
-        self._stage_cell = np.zeros((MAX_RANKS, MAX_STAGES), np.int64)
-        self._stage_idle = np.zeros((MAX_RANKS, MAX_STAGES), np.bool_)
-        self._stages = np.zeros(MAX_RANKS, np.int64)
-        self._cells = np.zeros((MAX_RANKS, 2, MODES), np.int64)
-        """Kind of cell by rank, whether eager, and mode."""
-        self._busy_row = np.zeros((MAX_RANKS, MODES), np.int64)
-        self._on_gpu = np.zeros(MAX_RANKS, np.bool_)
-        self._no_forwards = np.zeros(MAX_RANKS, np.bool_)
+        self._said = Said(self._names, self._stage_ns, self._strip)
         self._forward_ct = np.full(MAX_RANKS, -1, np.int64)
         self._lost = np.zeros(MAX_RANKS, np.int64)
         self._lossy = np.zeros(MAX_RANKS, np.int64)
@@ -114,21 +102,7 @@ class Fleet:
             strip=RankStrip(self._strip, i),
         )
         self._sources.expect("stage", i, "stage" in about.caps)
-        for k, name in enumerate(about.stages):
-            self._stage_row[i, k] = self._stage_ns.row(i, name)
-            self._stage_cause[i, k] = self._names.code({"idle": NO_WORK, "paused": PAUSED}.get(name, name))
-            self._stage_idle[i, k] = name in ("idle", "paused")
-            self._stage_cell[i, k] = self._strip.code("paused" if name == "paused" else "idle")
-        self._stages[i] = len(about.stages)
-        self._busy_row[i] = self._stage_ns.row(i, f"{BUSY}{MODES - 1}")  # modes that the hello does not name
-        for number in (*about.mode_names, MODES - 1):
-            if 0 <= number < MODES:
-                name = state.mode_name(number)
-                eager = bool(about.graph.get(GRAPHED.get(name, "")))
-                self._busy_row[i, number] = self._stage_ns.row(i, f"{BUSY}{number}")
-                self._cells[i, :, number] = self._strip.code(name), self._strip.code(name, eager)
-        self._on_gpu[i] = state.label == "gpu"
-        self._no_forwards[i] = "forward" not in about.caps
+        self._said.hello(state)
         self.ranks[i] = state
         self._by_entry[i] = EntryLengths(i)
         self._waits.hello(i, label, about.raw, about.stages)
@@ -147,7 +121,7 @@ class Fleet:
         self._chain.cut(i)
         self._forward_ct[i] = -1
         self._lost[i] = self._lossy[i] = 0
-        self._cells[i] = self._stage_cell[i] = 0
+        self._said.clear(i)
 
     def keep(self, states: list[RankState]) -> None:
         """Let go of all ranks but these."""
@@ -250,18 +224,18 @@ class Fleet:
 
     def _stage(self, b: Batch) -> None:
         rank, stage, t0, t1 = b.rank, b["stage"], b["t0"], b["t1"]
-        ok = (stage >= 0) & (stage < self._stages[rank]) & (t1 > t0)
+        ok = (stage >= 0) & (stage < self._said.stages[rank]) & (t1 > t0)
         if not ok.all():
             rank, stage, t0, t1 = rank[ok], stage[ok], t0[ok], t1[ok]
         if not len(stage):
             return
-        self._stage_ns.add(self._stage_row[rank, stage], t0, t1)
+        self._stage_ns.add(self._said.stage_row[rank, stage], t0, t1)
         self._waits.stage(rank, stage, t0, t1)
-        cause = self._stage_cause[rank, stage]
-        idle = self._stage_idle[rank, stage]
+        cause = self._said.stage_cause[rank, stage]
+        idle = self._said.stage_idle[rank, stage]
         if idle.any():
             self._sources.push("idle", t0[idle], t1[idle], cause[idle], rank[idle])
-            self._strip.add(rank[idle], self._stage_cell[rank[idle], stage[idle]], t0[idle], t1[idle])
+            self._strip.add(rank[idle], self._said.stage_cell[rank[idle], stage[idle]], t0[idle], t1[idle])
             first = firsts(rank)
             self._sources.reported("stage", rank[first], t1[lasts(rank, first)])
             busy = ~idle
@@ -313,8 +287,8 @@ class Fleet:
         if not len(got.mode):
             return
         self._hist("step", got.rank, got.mode, got.end - got.start)
-        cells = self._cells[got.rank, 0, got.mode]
-        sure = self._no_forwards[got.rank]
+        cells = self._said.cells[got.rank, 0, got.mode]
+        sure = self._said.no_forwards[got.rank]
         for certain, which in ((True, sure), (False, ~sure)):
             if which.any():
                 self._strip.add(got.rank[which], cells[which], got.start[which], got.end[which], certain)
@@ -337,7 +311,7 @@ class Fleet:
             sampling = np.full(int(after.sum()), self._names.code(SAMPLING), np.int64)
             self._sources.push("sampling", g1[after], g2[after], sampling, rank[after])
         self._finish_gpu(rank[gpu], b["ct"][gpu], (g1 - g0)[gpu])
-        on_gpu = self._on_gpu[rank]
+        on_gpu = self._said.on_gpu[rank]
         known = np.where(on_gpu, gpu, t1 >= t0)
         self._spans(rank, np.where(on_gpu, g0, t0), np.where(on_gpu, g1, t1), mode, draft, graph, b["ct"], known)
 
@@ -387,12 +361,12 @@ class Fleet:
         self._known_forwards(rank, t0)
         self._chain.cut(ends_open)
         gap = spans.gap if unsure is None else np.where(unsure, -1, spans.gap)
-        cells = self._cells[rank, (graph == 0).astype(np.int64), mode]
+        cells = self._said.cells[rank, (graph == 0).astype(np.int64), mode]
         target = ~draft
         self._strip.add(rank[target], cells[target], t0[target], t1[target])
         if draft.any():
             self._strip.add(rank[draft], cells[draft], t0[draft], t1[draft], certain=False)
-        self._stage_ns.add(self._busy_row[rank, mode], spans.busy0, spans.t1)
+        self._stage_ns.add(self._said.busy_row[rank, mode], spans.busy0, spans.t1)
         seen = gap >= 0
         self._hist("gap", rank[seen], mode[seen], gap[seen])
         real = gap > 0
