@@ -255,3 +255,28 @@ def test_what_was_launched_before_tracing_is_no_idle_time() -> None:
     assert view.traced_s == pytest.approx(11 * STEP / 1e9, rel=0.05)
     assert view.event_busy_share is not None
     assert view.event_busy_share > 0.9
+
+
+def test_the_tables_have_all_of_a_window_as_soon_as_it_is_counted() -> None:
+    """Not at the next second: a recording that ends before has it all, and nobody reads half a window for long."""
+    tracker = KernelTracker({2: "DECODE"})
+    tracker.on_forwards(forwards(20))
+    tracker.on_state({"k": "kernels", "windows": [], "on": [1, ON]})
+    rows = kernels(0)
+    first = rows["start"] < FIRST + 5 * STEP
+    later = {c: v[~first] for c, v in rows.items()}
+    second = 1_000_000_000
+    now = FIRST + 30 * STEP
+    tracker._pending = [{c: v[first] for c, v in rows.items()}]
+    tracker._count(now)
+    (decode,) = tracker.view(now, 60.0).modes
+    assert decode.forwards == 5
+    tracker._pending = [later]
+    tracker.on_state({"k": "kernels", "windows": [[1, ON, OFF, 0, 0]], "on": None})
+    assert tracker.view(now + 1, 60.0).modes[0].forwards == 5, "some are still to be counted"
+    now += 2 * STEP + 200_000_000
+    tracker._count(now)
+    tracker._long.count(None, now)
+    assert now // second == (FIRST + 30 * STEP) // second, "else this test shows nothing"
+    (decode,) = tracker.view(now, 60.0).modes
+    assert decode.forwards == 10

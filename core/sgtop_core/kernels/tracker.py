@@ -83,7 +83,7 @@ class KernelTracker:
         self._talks, self._talks_version = np.zeros(0, bool), -1
         self._count_at = 0
         self._shown = KernelView("off", "off", "")
-        self._figures_at = (-1, 0.0, -1)
+        self._figures_at = (-1, 0.0, -1, -1)
         self._done_until = 0
         self._since: int | None = None
         """From when on the ring's kernels are known here, ns: another client may have traced before."""
@@ -287,14 +287,16 @@ class KernelTracker:
     def view(self, now: int, window_s: float) -> KernelView:
         """The last ``window_s`` seconds, or the latest tracing window where that saw none.
 
-        The tables are made anew once a second, or when another window is asked for; the state is as it is now.
+        The tables are made anew once a second, when another window is asked for, and when the last kernel of a tracing
+        window was counted: a recording that ends within the second has it all. The state is as it is now.
         """
         s = self._state
         newest = self._stats.newest
         since = now // 1_000_000_000 - int(window_s)
         if newest is not None and newest < since + 1:
             since = newest - max(int(float(s.get("window_s", 1.0))), 1)
-        key = (now // 1_000_000_000, window_s, self.names.version)
+        counted = not (s.get("on") or self._pending or self._waiting_for_clock or self._long.waiting)
+        key = (now // 1_000_000_000, window_s, self.names.version, self._epoch if counted else 0)
         if self._figures_at != key:
             self._figures_at = key
             self._shown = self._figures(now, since)

@@ -39,6 +39,11 @@ class LongGaps:
         self._into = into
         self._held = Gaps(EMPTY, EMPTY, EMPTY, EMPTY)
 
+    @property
+    def waiting(self) -> bool:
+        """Whether gaps are held."""
+        return len(self._held) > 0
+
     def add(self, gaps: Gaps) -> None:
         """Gaps that are worth a look."""
         h = self._held
