@@ -116,7 +116,8 @@ def run(name: str, seconds: float, out: Path, gpu: int, server_name: str | None)
     took = round(time.monotonic() - start, 1)
     if lines and lines[-1].startswith("{"):
         return {"check": name, "seconds": took, **json.loads(lines[-1])}
-    return {"check": name, "seconds": took, "failed": status, "last": lines[-5:]}
+    outcome = {} if status == "exit status 0" else {"failed": status}
+    return {"check": name, "seconds": took, **outcome, "last": lines[-5:]}
 
 
 class Lane(threading.Thread):

@@ -45,6 +45,14 @@ def test_the_flagship() -> None:
     assert v.next == "taskset -acp 0-3,5-11,13-15 812", "neither the rank's CPU nor its hyper-thread"
 
 
+def test_crumbs_are_not_named_one_by_one() -> None:
+    crumbs = (Culprit(11, "kworker/0:1", 8, 0.2), Culprit(18, "migration/0", 0, 0.0))
+    (v,) = check("preempted", facts(busy_rank(cpu(replace(DOCKERD, ms=2236.0), Culprit(7, "cron", 3, 30.0), *crumbs))))
+    assert "dockerd (812) 23× 2,236 ms, cron (7) 3× 30.0 ms, 2 others 0.2 ms; level A" in v.evidence
+    (v,) = check("preempted", facts(busy_rank(cpu(*[Culprit(i, "x", 1, 0.5) for i in range(200)]))))
+    assert v.evidence.endswith("x (0) 1× 0.5 ms, 199 others 99.5 ms; level A"), "somebody is named in any case"
+
+
 def test_only_kernel_tracing_may_say_gpu_idle() -> None:
     r = busy_rank(cpu(DOCKERD), preempted_ms=41.0)
     with_kernels = replace(r, kernel_gaps=r.gaps, tracing=KernelView("windows", "waiting", "", traced_s=1.0))

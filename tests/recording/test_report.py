@@ -213,7 +213,7 @@ def test_embedded_contention_is_critical() -> None:
     by = {x.alert.id: x for x in f.alerts}
     assert by["preempted"].alert.severity == "critical"
     out = text.text(f)
-    assert "  critical: TP0 preempted 3" in out
+    assert re.search(r"^  critical: TP0 preempted \d{3}× by batch-job ", out, re.M)
     assert "TP0: TP0" not in out
     assert "TP0: TP0" not in diff.text(diff.diff(f, dc.replace(f, alerts=())))
 

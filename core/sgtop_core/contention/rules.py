@@ -6,7 +6,7 @@ sgtop itself; processes of the server are a note until they cost a stated share 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sgtop_core.contention import advice
 from sgtop_core.findings.base import Facts, RankFacts, Verdict, flag, ms, percent
@@ -17,6 +17,8 @@ ENTER, LEAVE = 0.015, 0.005
 CRITICAL = 0.10
 OWN_NOTE, OWN_WARN = 0.03, 0.10
 """The same for processes of the server itself: below the first nothing is said, from the second on it is a warning."""
+LISTED = 0.01
+"""Share of what was taken from which on a process is named."""
 THROTTLED_ENTER, THROTTLED_LEAVE = 0.01, 0.002
 THREADS_EACH, THREADS_LEAST = 8, 64
 
@@ -57,8 +59,15 @@ def _who(c: Culprit, r: RankFacts) -> str:
     return f"its own threads (pid {c.pid})" if c.pid == r.short.pid else f"{c.comm} (pid {c.pid})"
 
 
-def _list(culprits: Iterable[Culprit], r: RankFacts) -> str:
-    return ", ".join(f"{_who(c, r).replace('(pid ', '(')} {c.count}× {ms(c.ms)}" for c in culprits)
+def _list(culprits: Sequence[Culprit], r: RankFacts) -> str:
+    """Who took how much, the first by itself; those with less than a hundredth of it all are counted together."""
+    least = LISTED * sum(c.ms for c in culprits)
+    named = [c for i, c in enumerate(culprits) if i == 0 or c.ms >= least]
+    rest = [c for i, c in enumerate(culprits) if i > 0 and c.ms < least]
+    parts = [f"{_who(c, r).replace('(pid ', '(')} {c.count}× {ms(c.ms)}" for c in named]
+    if rest:
+        parts.append(f"{len(rest)} {'other' if len(rest) == 1 else 'others'} {ms(sum(c.ms for c in rest))}")
+    return ", ".join(parts)
 
 
 class _Preempted:
