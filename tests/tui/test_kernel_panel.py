@@ -49,6 +49,23 @@ def test_no_head_counts_what_is_not_known() -> None:
             assert " 0 forwards" not in text
 
 
+@pytest.mark.parametrize("height", range(2, 9))
+def test_a_low_panel_uses_all_its_lines(height: int) -> None:
+    lines = kernels.draw(Look(scenes.speculative()), 120, height)
+    assert len(lines) == height
+    assert all(plain(line).strip() for line in lines)
+
+
+def test_communication_is_named_where_there_is_some() -> None:
+    some = scenes.tracing()
+    assert some.communication_share
+    assert "communication " in plain(kernels.state_line(some, 0.0, 200))
+    none = plain(kernels.state_line(replace(some, communication_share=0.0, communication_exposed_share=0.0), 0.0, 200))
+    assert "busy (union)" in none
+    assert "communication" not in none
+    assert "alone" not in none
+
+
 @pytest.mark.parametrize("fault", sorted(kernels.FAULTS))
 @pytest.mark.parametrize("mode", ["DECODE", "EXTEND", "TARGET_VERIFY", "draft DRAFT_EXTEND_V2"])
 def test_a_fault_stays_where_few_causes_fit(fault: str, mode: str) -> None:

@@ -66,9 +66,10 @@ def state_line(v: KernelView, now_s: float, width: int) -> Line:
             ("traced ", fmt.seconds(v.traced_s), "figure"),
             ("busy (union) ", fmt.percent(v.busy_share), "figure"),
             ("by events ", fmt.percent(v.event_busy_share), "figure"),
-            ("communication ", fmt.percent(v.communication_share), "figure"),
-            ("alone ", fmt.percent(v.communication_exposed_share), "figure"),
         ]
+        if v.communication_share:  # a rank alone has none
+            parts.append(("communication ", fmt.percent(v.communication_share), "figure"))
+            parts.append(("alone ", fmt.percent(v.communication_exposed_share), "figure"))
         if v.inflation:
             mode, ratio = max(v.inflation.items(), key=lambda item: abs(item[1] - 1))
             parts.append((f"tracing costs {mode} ", f"×{ratio:.3f}", "warn" if ratio > 1.05 else "figure"))
@@ -212,7 +213,7 @@ def draw(look: Look, width: int, height: int) -> list[Line]:
             out += words("no kernel has run in a window yet", width)
         return out[:height]
     total = sum(v.categories_ms.values())
-    if total and height > 4:
+    if total and (height > 4 or height - len(out) == 1):  # no table fits into one line
         items = [(name, ms / total, "bar") for name, ms in v.categories_ms.items()]
         out.append(shares_line(items, width))
     modes = _by_time(v.modes)
@@ -224,7 +225,7 @@ def draw(look: Look, width: int, height: int) -> list[Line]:
         share = max(3, left // (len(modes) - n))
         if left < 2:
             break
-        lines = table(mode, look, width, min(left, share))
+        lines = table(mode, look, width, share if left - share >= 2 else left)  # no table is one line
         out += lines
         left -= len(lines)
     if large:
