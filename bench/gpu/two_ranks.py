@@ -22,7 +22,7 @@ from kernels_server import Talk, live, switch
 from sgtop_core.model.snapshot import Alert, Rank
 from sgtop_core.session import Session
 
-from bench.record_demos import Scene, check, record
+from bench.record_demos import Scene, record
 from tests.sched import rig
 
 NAME = "batch-job"
@@ -57,7 +57,7 @@ def traced(port: int) -> dict[str, dict[str, Any]]:
         switch(session, "off", "off")
     finally:
         session.stop()
-    return {rank.label: communication(rank) for rank in ranks}
+    return {rank.rank: communication(rank) for rank in ranks}
 
 
 def profiled(port: int) -> tuple[float, float]:
@@ -83,7 +83,7 @@ def hog(seen: list[Alert], waits: list[str]) -> Scene:
                 time.sleep(seconds / 3)
                 snapshot = session.snapshot()
                 seen.extend(a for a in snapshot.alerts if a.active)
-                waits.extend(f"{r.label}: {r.gaps.causes_ms if r.gaps else None}" for r in snapshot.ranks)
+                waits.extend(f"{r.rank}: {r.gaps.causes_ms if r.gaps else None}" for r in snapshot.ranks)
         finally:
             for thread, before in threads.items():
                 try:
@@ -111,7 +111,7 @@ def main() -> int:
         ranks = traced(given.port)
         launches, us = profiled(given.port)
         path = record(hog(seen, waits), f":{given.port}", given.out, kernels="windows")
-    check(path)
+    say("recording", f"{path}, {path.stat().st_size:,} bytes")
     for label, figures in ranks.items():
         say(label, figures)
     say("torch", f"{launches:.2f} NCCL kernels a step on the first rank, {us:.1f} µs")
