@@ -49,6 +49,8 @@ def test_crumbs_are_not_named_one_by_one() -> None:
     crumbs = (Culprit(11, "kworker/0:1", 8, 0.2), Culprit(18, "migration/0", 0, 0.0))
     (v,) = check("preempted", facts(busy_rank(cpu(replace(DOCKERD, ms=2236.0), Culprit(7, "cron", 3, 30.0), *crumbs))))
     assert "dockerd (812) 23× 2,236 ms, cron (7) 3× 30.0 ms, 2 others 0.2 ms; level A" in v.evidence
+    (v,) = check("preempted", facts(busy_rank(cpu(replace(DOCKERD, ms=2236.0), crumbs[1]))))
+    assert v.evidence.endswith("dockerd (812) 23× 2,236 ms; level A"), "nobody took 0.0 ms"
     (v,) = check("preempted", facts(busy_rank(cpu(*[Culprit(i, "x", 1, 0.5) for i in range(200)]))))
     assert v.evidence.endswith("x (0) 1× 0.5 ms, 199 others 99.5 ms; level A"), "somebody is named in any case"
 

@@ -19,6 +19,8 @@ OWN_NOTE, OWN_WARN = 0.03, 0.10
 """The same for processes of the server itself: below the first nothing is said, from the second on it is a warning."""
 LISTED = 0.01
 """Share of what was taken from which on a process is named."""
+CRUMBS_MS = 0.05
+"""What the unnamed took is not told when it is less."""
 THROTTLED_ENTER, THROTTLED_LEAVE = 0.01, 0.002
 THREADS_EACH, THREADS_LEAST = 8, 64
 
@@ -60,12 +62,12 @@ def _who(c: Culprit, r: RankFacts) -> str:
 
 
 def _list(culprits: Sequence[Culprit], r: RankFacts) -> str:
-    """Who took how much, the first by itself; those with less than a hundredth of it all are counted together."""
+    """Who took how much, the first by itself; those with less than a hundredth of it all are counted together, if that is anything."""
     least = LISTED * sum(c.ms for c in culprits)
     named = [c for i, c in enumerate(culprits) if i == 0 or c.ms >= least]
     rest = [c for i, c in enumerate(culprits) if i > 0 and c.ms < least]
     parts = [f"{_who(c, r).replace('(pid ', '(')} {c.count}× {ms(c.ms)}" for c in named]
-    if rest:
+    if sum(c.ms for c in rest) >= CRUMBS_MS:
         parts.append(f"{len(rest)} {'other' if len(rest) == 1 else 'others'} {ms(sum(c.ms for c in rest))}")
     return ", ".join(parts)
 
