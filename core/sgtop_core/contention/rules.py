@@ -62,7 +62,7 @@ def _who(c: Culprit, r: RankFacts) -> str:
 
 
 def _list(culprits: Sequence[Culprit], r: RankFacts) -> str:
-    """Who took how much, the first by itself; those with less than a hundredth of it all are counted together, if that is anything."""
+    """Who took how much. Those with less than a hundredth of it all are counted together, if that is anything."""
     least = LISTED * sum(c.ms for c in culprits)
     named = [c for i, c in enumerate(culprits) if i == 0 or c.ms >= least]
     rest = [c for i, c in enumerate(culprits) if i > 0 and c.ms < least]
