@@ -67,7 +67,7 @@ def measure(torch: Any, work: Any, stream: Any) -> tuple[list[float], list[float
 
 def truth(torch: Any, work: Any, stream: Any) -> float:
     """Median length in µs by two events around the work, synchronised."""
-    out = []
+    out: list[float] = []
     with torch.cuda.stream(stream):
         for _ in range(50):
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

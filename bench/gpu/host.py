@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
-from common import Client, Witness, effect, result, say
+from common import Witness, effect, result, say
 from sgtop_probes.discovery import RankProcess
 from sgtop_probes.resolve import resolve
 
 from tests.server.listener import Listener
+from tools.sglang_cpu.client import Client
 from tools.sglang_gpu.server import STATE
 
 PORT = int(os.environ.get("SGTOP_BENCH_PORT", "30000"))

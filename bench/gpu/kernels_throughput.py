@@ -84,7 +84,7 @@ def profile(rates: Rates, given: argparse.Namespace) -> None:
         return rates.take(False, given.seconds)
 
     def on() -> float:
-        got = profiled(lambda: rates.take(True, given.seconds))
+        got: float = profiled(lambda: rates.take(True, given.seconds))
         time.sleep(0.5)
         return got
 

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(REPO), *(str(REPO / p) for p in ("agent", "probes", "core", "tui"))]
+sys.path[:0] = [str(REPO), *(str(REPO / p) for p in ("agent", "probes", "core", "tui", "bench"))]
 
-from bench.record_demos import Scene, check, neighbour, nothing, record  # noqa: E402  (found through the path above)
+from record_demos import Scene, check, neighbour, nothing, record  # noqa: E402  (found through the path above)
 
 
 @dataclass

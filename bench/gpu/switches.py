@@ -143,7 +143,7 @@ def check_decode_flips(b: Bench) -> dict[str, Any]:
     """Six flips at bs 1: the graph flag of every step on every rank is what the flip says, from step N + 1 on."""
     seen = []
     with decoding(b.client):
-        rates = {"on": [], "off": []}
+        rates: dict[str, list[float]] = {"on": [], "off": []}
         for i in range(6):
             on = bool(i % 2)
             n = b.flip(DECODE, on)

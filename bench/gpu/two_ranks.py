@@ -19,10 +19,10 @@ from typing import Any
 
 from common import header, result, say
 from kernels_server import Talk, live, switch
+from record_demos import Scene, record
 from sgtop_core.model.snapshot import Alert, Rank
 from sgtop_core.session import Session
 
-from bench.record_demos import Scene, record
 from tests.sched import rig
 
 NAME = "batch-job"

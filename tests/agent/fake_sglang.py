@@ -241,7 +241,7 @@ class Receiver:
         raise AttributeError(name)
 
     def recv_requests(self) -> list[Req]:
-        return self._scheduler.take_inbox()  # type: ignore[no-any-return]
+        return self._scheduler.take_inbox()  # type: ignore[attr-defined, no-any-return]
 
 
 class Checker:
