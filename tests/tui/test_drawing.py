@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -317,6 +318,19 @@ def test_nothing_is_said_of_a_time_that_was_not_seen(window_s: float, covered_s:
         assert text.count("the last") == 1
     fresh = Look(replace(look.snap, covered_s=0.0))
     assert "no prefill seen yet" in "".join(plain(line) for line in BY_KEY["prefill"].draw(fresh, 60, 6))
+
+
+@pytest.mark.parametrize(
+    ("window_s", "covered_s", "want"),
+    [(5.0, 5.0, "5 s"), (5.0, 2.25, "2.2 s of 5 s"), (600.0, 31.0, "31 s of 10 min"), (60.0, 0.0, "60 s")],
+)
+def test_titles_say_how_much_of_a_window_was_seen(window_s: float, covered_s: float, want: str) -> None:
+    look = Look(replace(scenes.speculative(), window_s=window_s, covered_s=covered_s))
+    noted = [panel.note(look) for panel in BY_KEY.values() if panel.note(look)]
+    timed = [note for note in noted if re.search(r"\d (s|min)\b", note)]
+    assert len(timed) >= 7
+    for note in timed:
+        assert re.search(rf"(^| · ){want}($| · )", note) or "cell" in note, note
 
 
 def test_80x24_has_everything_essential() -> None:

@@ -21,6 +21,9 @@ SORTS = ("rank", "step p99", "gap p99", "waiting", "kv")
 KERNEL_SORTS = ("total", "launches", "avg", "max", "name")
 """Orders of kernel rows that ``o`` walks through while their panel is large."""
 
+FILLED = 0.95
+"""Share of a window from which on it counts as filled: the newest slot never is."""
+
 _SEVERITY = {"critical": 0, "warning": 1, "info": 2}
 
 
@@ -232,12 +235,15 @@ class Look:
         return self.state == "agentless"
 
     @cached_property
+    def filled(self) -> bool:
+        """As much was seen as the window holds."""
+        return self.snap.covered_s >= self.snap.window_s * FILLED
+
+    @cached_property
     def window(self) -> str:
-        """The window in words, and how much of it is filled where that is less."""
-        snap = self.snap
-        if snap.covered_s < snap.window_s * 0.95:
-            return f"{fmt.window(snap.window_s)}, {fmt.seconds(snap.covered_s)} filled"
-        return fmt.window(snap.window_s)
+        """What the figures are of: ``5 s``, or ``31 s of 10 min`` while less than the window was seen."""
+        whole = fmt.window(self.snap.window_s)
+        return whole if self.filled or self.snap.covered_s < 0.05 else f"{fmt.seconds(self.snap.covered_s)} of {whole}"
 
     # --- findings ---------------------------------------------------------------------------------
 

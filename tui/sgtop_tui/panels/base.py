@@ -12,9 +12,6 @@ from .. import fmt
 from ..lines import Line, Part, Pen, clip, width_of
 from ..look import Look
 
-FILLED = 0.95
-"""Share of a window from which on it counts as filled: the newest slot never is."""
-
 
 def _no_title_note(look: Look) -> str:
     return ""
@@ -103,11 +100,9 @@ def words(text: str, width: int, style: str = "dim", indent: int = 1) -> list[Li
 
 def none_seen(what: str, look: Look) -> str:
     """``no prefill in the last 60 s``; of a window that is not filled yet only the time that was seen."""
-    snap = look.snap
-    if snap.covered_s < 0.05:
+    if look.snap.covered_s < 0.05:
         return f"no {what} seen yet"
-    filled = snap.covered_s >= snap.window_s * FILLED
-    return f"no {what} in the last {fmt.window(snap.window_s) if filled else fmt.seconds(snap.covered_s)}"
+    return f"no {what} in the last {look.window if look.filled else fmt.seconds(look.snap.covered_s)}"
 
 
 def filter_note(look: Look, texts: Iterable[str]) -> str:

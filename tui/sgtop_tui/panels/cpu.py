@@ -173,7 +173,7 @@ def _note(look: Look) -> str:
     levels = sorted({r.cpu.level for r in look.ranks if r.cpu is not None})
     said = [f"level {level}: {LEVELS.get(level, level)}" for level in levels]
     filtered = rank_filter_note(look)
-    return " · ".join([*([filtered] if filtered else []), *said, fmt.window(look.snap.window_s)])
+    return " · ".join([*([filtered] if filtered else []), *said, look.window])
 
 
 PANEL = Panel(

@@ -100,6 +100,6 @@ PANEL = Panel(
     most=MOST,
     min_width=40,
     weight=1.2,
-    note=lambda look: fmt.window(look.snap.window_s),
+    note=lambda look: look.window,
     terms=("tok/s", "batch", "step", "graph share", "captured", "eager", "gpu", "accepted"),
 )

@@ -59,7 +59,7 @@ def _shown(look: Look) -> bool:
 
 def _note(look: Look) -> str:
     rank = look.focus
-    return "" if rank is None else f"{rank.rank} · {fmt.window(look.snap.window_s)}"
+    return "" if rank is None else f"{rank.rank} · {look.window}"
 
 
 PANEL = Panel(

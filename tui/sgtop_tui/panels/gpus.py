@@ -181,7 +181,7 @@ def _shown(look: Look) -> bool:
 
 def _note(look: Look) -> str:
     names = sorted({g.name for g in look.snap.gpus})
-    return " · ".join([*names[:2], fmt.window(look.snap.window_s)])
+    return " · ".join([*names[:2], look.window])
 
 
 PANEL = Panel(

@@ -260,7 +260,7 @@ def _note(look: Look) -> str:
     order = look.choices.kernel_sort
     by = f" · by {order}" if order != KERNEL_SORTS[0] else ""
     said = filter_note(look, (text for mode in v.modes for text in _texts(mode)))
-    return f"{said + ' · ' if said else ''}{look.focus.rank} · {fmt.window(look.snap.window_s)}{by}"
+    return f"{said + ' · ' if said else ''}{look.focus.rank} · {look.window}{by}"
 
 
 PANEL = Panel(

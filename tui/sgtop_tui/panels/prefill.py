@@ -61,6 +61,6 @@ PANEL = Panel(
     least=least,
     most=MOST,
     min_width=38,
-    note=lambda look: fmt.window(look.snap.window_s),
+    note=lambda look: look.window,
     terms=("tok/s", "step", "hit", "waiting", "gpu", "mixed", "kv"),
 )

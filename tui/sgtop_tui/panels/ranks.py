@@ -230,7 +230,7 @@ def draw(look: Look, width: int, height: int) -> list[Line]:
 def _note(look: Look) -> str:
     parts = [f"sorted by {look.choices.sort}"] if look.choices.sort != "rank" else []
     said = rank_filter_note(look)
-    return " · ".join([*parts, *([said] if said else []), fmt.window(look.snap.window_s)])
+    return " · ".join([*parts, *([said] if said else []), look.window])
 
 
 def _ideal(look: Look, width: int) -> int:

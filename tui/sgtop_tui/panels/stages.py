@@ -29,7 +29,7 @@ def _style(name: str) -> str:
 
 def _note(look: Look) -> str:
     rank = look.focus
-    return "" if rank is None else f"{rank.rank} · {fmt.window(look.snap.window_s)}"
+    return "" if rank is None else f"{rank.rank} · {look.window}"
 
 
 def _ideal(look: Look, width: int) -> int:

@@ -142,7 +142,7 @@ def _note(look: Look) -> str:
     words_ = [rank.rank if look.choices.rank else f"{rank.rank}, most gaps" if len(look.snap.ranks) > 1 else rank.rank]
     if rank.gaps is not None and rank.gaps.label == "host":
         words_.append("host gaps")
-    return " · ".join([*words_, fmt.window(look.snap.window_s)])
+    return " · ".join([*words_, look.window])
 
 
 def _ideal(look: Look, width: int) -> int:
