@@ -295,6 +295,22 @@ def test_stages_are_cut_at_the_window() -> None:
     assert long.stages_s == pytest.approx({"run_batch": 9.0, "paused": 1.0})
 
 
+@pytest.mark.parametrize("early", [0, 20, 180, 450, 3000])
+def test_rates_of_the_first_moments_are_those_of_the_time_that_was_seen(early: int) -> None:
+    """An agent's first rows are from before its hello: they count together with their time, or not at all."""
+    w = Wire()
+    begin = -early * MS
+    steps = range(begin, 900 * MS, 10 * MS)
+    w.put("stage", *(seg("run_batch", t, t + 10 * MS) for t in steps))
+    w.put("step", *(step(i, t, t + 10 * MS) for i, t in enumerate(steps) if t >= -500 * MS))
+    for ns in (0, 250 * MS, 500 * MS):
+        r = w.at(ns)
+        covered = w.model.covered_s(0)
+        assert covered == pytest.approx((ns + 250 * MS + min(early, 500) * MS) / S, abs=1e-6)
+        assert sum(r.stages_s.values()) == pytest.approx(covered, abs=0.011)
+        assert r.modes["DECODE"].steps_per_s == pytest.approx(100, rel=0.04)
+
+
 def test_strip_shows_what_took_most_of_a_cell() -> None:
     w = Wire(graph={"decode_max_bs": 32, "decode": True})
     c = 80 * MS

@@ -35,6 +35,9 @@ from sgtop_core.model.tables import Blocks, Rows
 from sgtop_core.model.time_bank import RankTimes, TimeBank
 from sgtop_core.model.waits import Waits
 
+EARLIER_NS = 500_000_000
+"""An agent's first rows are of this long before its hello at most: it sends what it had at hand, a flush or two."""
+
 _STEP_SUMS = ("tokens", "tokens_known", "prefill", "cached", "graph", "eager")
 _FORWARD_SUMS = ("f_tokens", "f_graph", "f_eager")
 
@@ -69,6 +72,10 @@ class Fleet:
         self._blocks = Blocks(self._sums)
         self._cause_rows = np.full((MAX_RANKS, MODES, 32), -1, np.int64)
         self._said = Said(self._names, self._stage_ns, self._strip)
+        self._start = np.zeros(MAX_RANKS, np.int64)
+        """ns from which on a rank is watched: nothing before it is counted, or every rate would be too high."""
+        self._fresh: set[int] = set()
+        """Ranks of which no stage was told yet."""
         self._forward_ct = np.full(MAX_RANKS, -1, np.int64)
         self._lost = np.zeros(MAX_RANKS, np.int64)
         self._lossy = np.zeros(MAX_RANKS, np.int64)
@@ -103,6 +110,8 @@ class Fleet:
         )
         self._sources.expect("stage", i, "stage" in about.caps)
         self._said.hello(state)
+        self._start[i] = now - EARLIER_NS
+        self._fresh.add(i)
         self.ranks[i] = state
         self._by_entry[i] = EntryLengths(i)
         self._waits.hello(i, label, about.raw, about.stages)
@@ -122,6 +131,7 @@ class Fleet:
         self._forward_ct[i] = -1
         self._lost[i] = self._lossy[i] = 0
         self._said.clear(i)
+        self._fresh.discard(i)
 
     def keep(self, states: list[RankState]) -> None:
         """Let go of all ranks but these."""
@@ -229,6 +239,9 @@ class Fleet:
             rank, stage, t0, t1 = rank[ok], stage[ok], t0[ok], t1[ok]
         if not len(stage):
             return
+        if self._fresh:
+            self._begin(rank, t0)
+        t0 = np.maximum(t0, self._start[rank])
         self._stage_ns.add(self._said.stage_row[rank, stage], t0, t1)
         self._waits.stage(rank, stage, t0, t1)
         cause = self._said.stage_cause[rank, stage]
@@ -241,6 +254,17 @@ class Fleet:
             busy = ~idle
             rank, t0, t1, cause = rank[busy], t0[busy], t1[busy], cause[busy]
         self._sources.push("stage", t0, t1, cause, rank)
+
+    def _begin(self, rank: I64, t0: I64) -> None:
+        """The first stages of some ranks: they are watched from there on, which may be before their hello."""
+        for at in firsts(rank).tolist():
+            i = int(rank[at])
+            if i in self._fresh:
+                self._fresh.discard(i)
+                state = self.ranks[i]
+                state.start = min(state.start, max(int(t0[at]), int(self._start[i])))
+                state.end = max(self.end, state.start)
+                self._start[i] = state.start
 
     def _gc(self, b: Batch) -> None:
         # a collection on another thread holds the GIL too, so it stops the main thread all the same
