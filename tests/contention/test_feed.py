@@ -249,6 +249,49 @@ def test_the_watch_leaves_events_and_gives_everything_back() -> None:
     assert woken
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        [],
+        [{}],
+        [{}, {}],
+        [{"TP0": RankIds(os.getpid(), os.getpid())}],
+        [{"TP0": RankIds(os.getpid(), os.getpid())}, {}],
+    ],
+    ids=["nothing", "no-ranks-yet", "no-ranks-twice", "a-rank", "a-rank-that-went"],
+)
+def test_the_threads_sleep_whatever_they_are_told(told: list[dict[str, RankIds]]) -> None:
+    watch = HostWatch(open_source=FakeSource, open_gpus=FakeGpus)
+    for ranks in told[:1]:
+        watch.watch(ranks, [os.getpid()])
+    watch.start()
+    try:
+        for ranks in told[1:]:
+            time.sleep(0.1)
+            watch.watch(ranks, [os.getpid()])
+        clocks = [time.pthread_getcpuclockid(t.ident) for t in watch._threads if t.ident is not None]
+        time.sleep(0.2)  # what opening costs is not meant
+        begun, before = time.monotonic(), sum(map(time.clock_gettime, clocks))
+        time.sleep(0.5)
+        share = (sum(map(time.clock_gettime, clocks)) - before) / (time.monotonic() - begun)
+    finally:
+        watch.stop()
+    assert len(clocks) == 2
+    assert share < 0.15, "a server that starts, or is gone, costs next to nothing"
+
+
+def test_ranks_are_watched_as_soon_as_a_starting_server_has_them() -> None:
+    watch = HostWatch(open_source=FakeSource, open_gpus=FakeGpus)
+    watch.watch({}, [os.getpid()])
+    watch.start()
+    try:
+        time.sleep(0.1)
+        watch.watch({"TP0": RankIds(os.getpid(), os.getpid())}, [os.getpid()])
+        assert next(wait_for(watch, SchedBatch, 10.0))
+    finally:
+        watch.stop()
+
+
 def test_a_session_that_does_not_drain_costs_no_memory() -> None:
     watch = HostWatch(open_source=FakeSource, open_gpus=FakeGpus)
     watch.watch({"TP0": RankIds(os.getpid(), os.getpid())}, [])

@@ -124,11 +124,13 @@ class HostWatch:
         return [Watched(r.pid, r.tid, label) for label, r in self._ranks.items()]
 
     def _samples(self) -> None:
+        self._changed.clear()
         while not self._ranks:
             if self._stop.is_set():
                 return
             self._changed.wait(SLOW_S)
-        self._changed.clear()
+            # Told of a server that has no ranks yet: an event that stays set would not be waited for again.
+            self._changed.clear()
         source = self._open_source(self._watched())
         needs: Needs | None = None
         try:
