@@ -178,14 +178,50 @@ def test_a_rank_far_from_its_gpu() -> None:
     assert check("numa", facts(busy_rank(cpu(place=p)))) == []
 
 
+OWN = Culprit(4242, "sglang::schedul", 900, 106.0, "server")
+CROWDED = replace(HERE, allowed_cpus=(0,), threads=94)
+
+
 def test_too_many_threads_only_where_it_hurts() -> None:
     p = replace(HERE, quota_cpus=6.0, threads=256)
     hurt = cpu(DOCKERD, place=p, throttled_ms=200.0)
     (v,) = check("too-many-threads", facts(busy_rank(hurt)))
     assert v.title == "TP0 has 256 threads for 6 CPUs"
+    assert v.evidence == "its main thread waited 0.0 ms for threads of its own server and was held back 200 ms in 5 s"
     assert "OMP_NUM_THREADS=6" in v.next
     assert check("too-many-threads", facts(busy_rank(cpu(place=p)))) == [], "threads that sleep harm nobody"
     assert check("too-many-threads", facts(busy_rank(cpu(DOCKERD, place=replace(p, threads=30))))) == []
+
+
+def test_its_threads_are_blamed_for_what_they_took_themselves() -> None:
+    (v,) = check("too-many-threads", facts(busy_rank(cpu(OWN, place=CROWDED))))
+    assert v.title == "TP0 has 94 threads for 1 CPU"
+    assert "waited 106 ms for threads of its own server" in v.evidence
+    helper = replace(OWN, pid=77, comm="sglang::detoken")
+    assert check("too-many-threads", facts(busy_rank(cpu(helper, place=CROWDED)))), "any process of the server"
+
+
+@pytest.mark.parametrize("kind", ["other", "kernel", "sgtop", "another-sgtop"])
+@pytest.mark.parametrize("held", [(), ("TP0",)])
+def test_threads_are_not_blamed_for_what_somebody_else_took(kind: str, held: tuple[str, ...]) -> None:
+    stranger = Culprit(50, "batch-job", 70, 3811.0, kind)
+    for culprits in ((stranger,), (stranger, OWN)):
+        f = facts(busy_rank(cpu(*culprits, place=CROWDED)), held=held)
+        assert check("too-many-threads", f) == [], "fewer threads would not help"
+    nobody = cpu(place=CROWDED, wait_ms=900.0)
+    assert check("too-many-threads", facts(busy_rank(nobody), held=held)) == [], "level A: nobody ran meanwhile"
+
+
+@pytest.mark.parametrize("level", ["C", "D"])
+def test_where_nobody_knows_who_ran_only_long_waits_count(level: str) -> None:
+    def at(wait_ms: float, **more: Any) -> list[Verdict]:
+        return check("too-many-threads", facts(busy_rank(cpu(place=CROWDED, level=level, wait_ms=wait_ms, **more))))
+
+    assert at(400.0) == []
+    (v,) = at(600.0)
+    assert "waited 600 ms (who ran is not known)" in v.evidence
+    (v,) = at(40.0, throttled_ms=200.0)
+    assert "waited 40.0 ms (who ran is not known) and was held back 200 ms" in v.evidence
 
 
 def test_a_gpu_that_slows_itself_down() -> None:

@@ -23,6 +23,10 @@ CRUMBS_MS = 0.05
 """What the unnamed took is not told when it is less."""
 THROTTLED_ENTER, THROTTLED_LEAVE = 0.01, 0.002
 THREADS_EACH, THREADS_LEAST = 8, 64
+THREADS_PART = 0.25
+"""Share of all that was lost which its own threads must be the reason of: below it the others are what is wrong."""
+THREADS_UNKNOWN = 0.10
+"""Share of the last 5 s from which on waits count although nobody knows who ran."""
 
 
 def _busy(r: RankFacts) -> bool:
@@ -187,12 +191,26 @@ class _Threads:
             if cpu is None or p is None or p.threads is None:
                 continue
             cpus = min(p.quota_cpus or 1e9, len(p.allowed_cpus) or 1e9)
-            hurt = (cpu.throttled_ms or 0.0) + (cpu.wait_ms or 0.0)
-            many = p.threads >= max(THREADS_LEAST, THREADS_EACH * cpus)
-            if not many or hurt / 1e3 / r.short_s < (LEAVE if facts.held(r.label) else ENTER):
+            if p.threads < max(THREADS_LEAST, THREADS_EACH * cpus):
+                continue
+            throttled, wait = cpu.throttled_ms or 0.0, cpu.wait_ms or 0.0
+            own = sum(c.ms for c in cpu.culprits if c.kind == "server")
+            # Levels C and D without a suspect: a long wait is taken for the threads' doing, a short one is not.
+            unknown = not cpu.culprits and cpu.level in ("C", "D")
+            enter, part, guess = ENTER, THREADS_PART, THREADS_UNKNOWN
+            if facts.held(r.label):
+                enter, part, guess = LEAVE, part / 2, guess / 2
+            if unknown and wait / 1e3 / r.short_s >= guess:
+                own = wait
+            hurt = own + throttled
+            if hurt / 1e3 / r.short_s < enter or hurt < part * (throttled + wait):
                 continue
             title = f"{r.label} has {p.threads} threads for {_cpus(cpus)}"
-            evidence = f"its main thread waited {ms(cpu.wait_ms)} and was held back {ms(cpu.throttled_ms)} in 5 s"
+            mine = f"waited {ms(own)} for threads of its own server"
+            why = f"waited {ms(wait)} (who ran is not known)" if unknown else mine
+            if cpu.throttled_ms is not None:
+                why += f" and was held back {ms(throttled)}"
+            evidence = f"its main thread {why} in {r.short_s:.0f} s"
             yield Verdict(r.label, "warning", title, evidence, advice.fewer_threads(p, len(facts.ranks)))
 
 
