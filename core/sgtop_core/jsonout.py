@@ -375,4 +375,5 @@ def _alert(a: Alert) -> Json:
         "evidence": a.evidence,
         "next": a.next,
         "active": a.active,
+        "quiet_s": round(a.quiet_s, 3),
     }

@@ -325,6 +325,7 @@ def _defs() -> S:
         evidence=_STR,
         next=_STR,
         active=_BOOL,
+        quiet_s=_doc(_NUM, "Seconds since it was last found: so old are its title and evidence."),
     )
     return {
         "quantiles": quantiles,

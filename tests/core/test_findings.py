@@ -382,6 +382,29 @@ def test_a_finding_is_raised_late_latched_and_cleared_late() -> None:
     assert engine.drain_log() == []
 
 
+@pytest.mark.parametrize("rule_", RULES, ids=lambda r: r.id)
+def test_a_finding_that_is_only_held_says_how_old_its_evidence_is(rule_) -> None:
+    rule = Rule()
+    rule.raise_s, rule.clear_s = rule_.raise_s, rule_.clear_s
+    engine = Engine([rule])
+    rule.says = lambda f: [verdict()]
+    for t in range(100, 111):
+        fresh = at(engine, t)
+    assert [(a.evidence, a.quiet_s) for a in fresh] == [("e", 0.0)]
+    rule.says = lambda f: []
+    for quiet in range(1, int(rule.clear_s)):
+        (a,) = at(engine, 110 + quiet)
+        assert a.active
+        assert (a.evidence, a.quiet_s) == (f"e; that was {quiet} s ago", quiet)
+    rule.says = lambda f: [verdict()]
+    (a,) = at(engine, 110 + max(int(rule.clear_s) - 1, 0.5))
+    assert (a.evidence, a.quiet_s, a.since) == ("e", 0.0, 100), "it is back: fresh again"
+    rule.says = lambda f: []
+    (a,) = at(engine, 160)
+    assert (a.active, a.evidence) == (False, "e"), "one that ended says that"
+    assert "ago" not in "".join(engine.log)
+
+
 def test_a_blink_is_nothing() -> None:
     rule = Rule()
     engine = Engine([rule])

@@ -204,6 +204,13 @@ def test_a_finding_is_shown_at_its_worst_not_as_it_faded() -> None:
     assert (f.alert.title, f.alert.active, f.seconds) == ("old", False, 0.0)
 
 
+def test_a_finding_is_not_shown_as_it_was_only_held() -> None:
+    old = [dc.replace(alert("critical", "a"), evidence=f"a; that was {n} s ago", quiet_s=float(n)) for n in (1, 2, 3)]
+    f = looked([alert("critical", "a"), *old])
+    assert f.alert.evidence == "evidence of a", "a report is read later: ago would mean something else"
+    assert f.seconds == 4.0
+
+
 def test_embedded_contention_is_critical() -> None:
     with Recording(EMBEDDED / "contention.sgtop") as r:
         f = measure(r)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sgtop_core.findings.base import Facts, RankFacts, Rule, Verdict
+from sgtop_core.findings.base import Facts, RankFacts, Rule, Verdict, span
 from sgtop_core.findings.rules import RULES
 from sgtop_core.model.model import Model
 from sgtop_core.model.rank_view import RankView
@@ -37,6 +37,7 @@ class Engine:
         self._rules = rules
         self._held: dict[tuple[str, str | None], _Held] = {}
         self._next = 0
+        self._unix = 0.0
         self._broken: set[str] = set()
         self.log: list[str] = []
         """Lines for the log since ``drain_log`` was last called."""
@@ -54,6 +55,7 @@ class Engine:
 
     def check(self, f: Facts) -> tuple[Alert, ...]:
         """Run the rules on ``f``."""
+        self._unix = f.unix
         for rule in self._rules:
             try:
                 found = list(rule.check(f.holding(rule.id, self._active)))
@@ -95,18 +97,20 @@ class Engine:
         """All findings as they stand."""
         shown = [(key, h) for key, h in self._held.items() if h.raised]
         shown.sort(key=lambda kh: (kh[1].ended is not None, _SEVERITY.get(kh[1].verdict.severity, 3), kh[1].since))
-        return tuple(
-            Alert(
-                id=rule,
-                severity=h.verdict.severity,
-                since=h.since,
-                rank=rank,
-                title=h.verdict.title,
-                evidence=h.verdict.evidence,
-                next=h.verdict.next,
-                active=h.ended is None,
-            )
-            for (rule, rank), h in shown
+        return tuple(self._alert(rule, rank, h) for (rule, rank), h in shown)
+
+    def _alert(self, rule: str, rank: str | None, h: _Held) -> Alert:
+        v, active, quiet_s = h.verdict, h.ended is None, max(self._unix - h.seen, 0.0)
+        return Alert(
+            id=rule,
+            severity=v.severity,
+            since=h.since,
+            rank=rank,
+            title=v.title,
+            evidence=_dated(v.evidence, quiet_s) if active else v.evidence,
+            next=v.next,
+            active=active,
+            quiet_s=quiet_s,
         )
 
     def drain_log(self) -> list[str]:
@@ -117,6 +121,13 @@ class Engine:
 
 def _named(v: Verdict) -> str:
     return v.title if v.rank is None or v.rank in v.title else f"{v.rank}: {v.title}"
+
+
+def _dated(evidence: str, quiet_s: float) -> str:
+    """Evidence that is no longer fresh says so: the panels beside it show what is now."""
+    if round(quiet_s) < 1:
+        return evidence
+    return f"{evidence}; that was {span(quiet_s)} ago" if evidence else f"{span(quiet_s)} ago"
 
 
 def _clock(unix: float) -> str:

@@ -331,6 +331,8 @@ class Alert:
     evidence: str
     next: str
     active: bool = True
+    quiet_s: float = 0.0
+    """Seconds for which its rule has not said it again: so old are its title and evidence."""
 
 
 @dataclass(frozen=True, slots=True)

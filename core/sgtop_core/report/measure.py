@@ -103,7 +103,7 @@ class Held:
         self.last = a
         if a.active:
             self.until = unix
-        elif self.worst:
+        if self.worst and (not a.active or a.quiet_s):
             return  # as it stood when it faded
         if self.worst and severity(a) < severity(self.worst[0][0]):
             return

@@ -17,7 +17,8 @@ def finding(look: Look, alert: Alert, width: int, evidence: bool) -> list[Line]:
     if not alert.active:
         glyph, style = "·", "dim"
     age = fmt.seconds(max(0.0, look.snap.time - alert.since))
-    tail = f" {age}" if alert.active else f" ended, began {age} ago"
+    last = f", last {fmt.seconds(alert.quiet_s)} ago" if alert.quiet_s >= 0.5 else ""
+    tail = f" {age}{last}" if alert.active else f" ended, began {age} ago"
     where = f"{alert.rank}: " if alert.rank and not alert.title.startswith(alert.rank) else ""
     title_style = style if style == "crit" else "dim" if not alert.active else "strong"
     out: list[Line] = []
