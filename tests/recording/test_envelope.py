@@ -27,7 +27,7 @@ SUSPECT = Suspect(1, 2, "docker\udcffd", 3, 0.5)
 
 
 def through(frame: dict) -> dict:  # type: ignore[type-arg]
-    entries, _ = chunk.decode(chunk.encode([Entry("sched", frame, 1)]))
+    entries = chunk.decode(chunk.encode([Entry("sched", frame, 1)])).entries
     return entries[0].frame
 
 

@@ -14,14 +14,16 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sgtop_core.recording import container
+from sgtop_core.recording import chunk, container
 from sgtop_core.recording.chunk import Entry, encode
 from sgtop_core.recording.errors import RecordingError
-from sgtop_core.recording.reader import Recording, Sticky
+from sgtop_core.recording.feed import Feed
+from sgtop_core.recording.reader import Recording, Sticky, slot
 from sgtop_core.recording.recorder import Recorder
 from sgtop_core.recording.writer import FileWriter
 
 from tests.recording import frames
+from tests.recording.live import START, Live
 
 META = {"server": {"model": "tiny"}, "made": "test"}
 
@@ -305,3 +307,97 @@ def test_an_unreadable_path_is_an_answer(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match="cannot be written"):
         FileWriter(tmp_path / "no" / "folder", META)
     assert os.listdir(tmp_path) == []
+
+
+def recorded(scene: str, path: Path, how: str) -> Live:
+    """Through a real recorder, which packs every 0.8 s of the scene; hellos come after two chunks, as from a server."""
+    live = Live(scene)
+    r = Recorder(ring_s=0.0 if how == "file" else 300.0)
+    if how == "file":
+        r.start(path)
+    for i in range(2):
+        r.tap("session", {"k": "set", "what": "client_cpu", "x": i / 100, "sticky": "client_cpu"}, START - 2 + i)
+        pack(r)
+    for e in live.entries:
+        r.tap(*e)
+    live.taps.append(r.tap)
+    for _ in range(6):
+        live.run(0.8)
+        pack(r)
+    if how == "ring":
+        r.save(path)
+    r.close()
+    return live
+
+
+def pack(r: Recorder) -> None:
+    with r._work:
+        r._pack()
+
+
+def seen(recording: Recording) -> tuple[list[int], set[tuple[str, str | None]]]:
+    """When a snapshot was made that knows the server and its ranks; and all that was told of states."""
+    feed = Feed()
+    ticks: list[int] = []
+    told: set[tuple[str, str | None]] = set()
+    for e in recording:
+        told.add((e.source, slot(e)))
+        if feed.take(e) and (shot := feed.snapshot(0)) is not None:
+            ranks = [r for r in shot.ranks if r.rank != "TP9"]
+            if shot.server.model == "tiny" and ranks and all(r.state == "live" for r in ranks):
+                ticks.append(feed.now)
+    return ticks, told
+
+
+@pytest.mark.parametrize(
+    ("scene", "how", "index"),
+    [("eager-fallback", "file", True), ("eager-fallback", "file", False), ("decode-bound", "ring", True)],
+    ids=["ended", "killed", "ring"],
+)
+def test_any_one_damaged_chunk_costs_its_own_second(scene: str, how: str, index: bool, tmp_path: Path) -> None:
+    path = tmp_path / "x.sgtop"
+    recorded(scene, path, how)
+    raw = path.read_bytes()
+    with Recording(path) as r:
+        chunks = r.chunks
+        before, known = seen(r)
+    assert len(before) >= 15
+    if not index:
+        raw = raw[: chunks[-1].offset + container.CHUNK_HEAD + chunks[-1].length]
+    for i, hit in enumerate(chunks):
+        damaged = bytearray(raw)
+        damaged[hit.offset + container.CHUNK_HEAD + hit.length // 2] ^= 4
+        with Recording(io.BytesIO(bytes(damaged))) as r:
+            after, told = seen(r)
+            assert r.damage == 1
+        assert set(after) >= {t for t in before if not hit.first_ns <= t <= hit.last_ns}, f"chunk {i}"
+        if i < len(chunks) - 1:
+            assert told == known, f"chunk {i}"
+
+
+def test_names_of_kernels_outlast_the_chunk_that_told_them(tmp_path: Path) -> None:
+    path = tmp_path / "x.sgtop"
+    r = Recorder()
+    r.start(path)
+    told = {"k": "reply", "id": 1, "ok": True, "result": {"names": {"0x1000": "my_kernel"}}}
+    for i, frame in enumerate([frames.hello(0), {"k": "note"}, told, {"k": "note"}, {"k": "note"}]):
+        r.tap("TP0", frame, START + i * 800_000_000)
+        pack(r)
+    r.close()
+    with Recording(path) as rec:
+        hit = rec.chunks[2]
+        assert [e.frame["k"] for e in rec] == ["hello", "note", "reply", "note", "note"], "told once, read once"
+    raw = bytearray(path.read_bytes())
+    raw[hit.offset + container.CHUNK_HEAD] ^= 1
+    with Recording(io.BytesIO(bytes(raw))) as rec:
+        assert [e.frame["k"] for e in rec] == ["hello", "note", "hello", "reply", "note", "note"]
+
+
+def test_what_is_told_again_takes_little_room(tmp_path: Path) -> None:
+    path = tmp_path / "x.sgtop"
+    recorded("decode-bound", path, "file")
+    with Recording(path) as r:
+        found = [chunk.decode(container.read_chunk(r._file, c.offset, r.size)[1]) for c in r.chunks]  # type: ignore[index]
+    bare = sum(len(encode(c.entries)) for c in found)
+    assert path.stat().st_size < 1.15 * bare
+    assert not found[-1].told, "what every second sets anew is not told twice"

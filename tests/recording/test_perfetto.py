@@ -185,7 +185,7 @@ def test_kernels_have_their_names_streams_and_steps() -> None:
     forward = {key: [1] for key in wire.TABLES["forward"]}
     forward.update(ct=[42], t0=[4_000], t1=[4_500], gpu0=[4_900], gpu1=[6_450], gpu2=[6_450], mode=[2], runner=[0])
     names = {"0x1000": "_ZN2at6native13reduce_kernelEv", "0x2000": "my_triton_kernel"}
-    recorded, _ = chunk.decode(
+    recorded = chunk.decode(
         chunk.encode(
             [
                 Entry("TP0", frames.hello(0), 1),
@@ -194,7 +194,7 @@ def test_kernels_have_their_names_streams_and_steps() -> None:
                 Entry("TP0", {"k": "reply", "id": 1, "ok": True, "result": {"names": names}}, 7_100),
             ]
         )
-    )
+    ).entries
     out = io.BytesIO()
     perfetto.write(build(gather(recorded), lo=0, hi=10_000), out)
     slices, _, _ = decode(out.getvalue())

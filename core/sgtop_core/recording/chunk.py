@@ -43,6 +43,16 @@ class Entry(NamedTuple):
     """When it was received, CLOCK_MONOTONIC."""
 
 
+class Decoded(NamedTuple):
+    """What a chunk's body holds."""
+
+    entries: list[Entry]
+    sticky: list[Entry]
+    """All that a reader who starts here must know first; empty in most chunks."""
+    told: list[Entry]
+    """What only the chunk before tells, for a reader who could not read that."""
+
+
 @dataclass(slots=True)
 class _Shape:
     """Frames of one table with the same columns."""
@@ -81,8 +91,10 @@ def _plain(v: Any) -> Any:
     return str(v)
 
 
-def encode(entries: Sequence[Entry], sticky: Sequence[Entry] = ()) -> bytes:
-    """The body of a chunk. ``sticky`` is what a reader that starts here must know first (hellos, states)."""
+def encode(entries: Sequence[Entry], sticky: Sequence[Entry] = (), told: Sequence[Entry] = ()) -> bytes:
+    """The body of a chunk. ``sticky`` is what a reader that starts here must know first (hellos, states), ``told`` what
+    of it only the chunk before tells.
+    """
     sources: dict[str, int] = {}
     shapes: dict[tuple[str, str, tuple[str, ...]], int] = {}
     packed: list[_Shape] = []
@@ -115,7 +127,8 @@ def encode(entries: Sequence[Entry], sticky: Sequence[Entry] = ()) -> bytes:
         "src": list(sources),
         "plain": plain,
         "extra": extra,
-        "sticky": [[e.source, _plain(e.frame), e.mono_ns] for e in sticky],
+        "sticky": _listed(sticky),
+        "told": _listed(told),
         "seq": [len(seq), columns.encode(seq_table, lookup)],
     }
     body = [
@@ -130,6 +143,10 @@ def encode(entries: Sequence[Entry], sticky: Sequence[Entry] = ()) -> bytes:
         for i in order
     ]
     return _compress(head, body)
+
+
+def _listed(entries: Sequence[Entry]) -> list[Any]:
+    return [[e.source, _plain(e.frame), e.mono_ns] for e in entries]
 
 
 def _gather(shape: _Shape) -> columns.Table:
@@ -185,8 +202,8 @@ def _compress(head: Mapping[str, Any], tables: Sequence[Mapping[str, Any]]) -> b
     return b"".join(out)
 
 
-def decode(body: bytes) -> tuple[list[Entry], list[Entry]]:
-    """(entries, sticky) of a chunk's body.
+def decode(body: bytes) -> Decoded:
+    """What is in a chunk's body.
 
     Raises:
         DamagedChunk: bytes that :func:`encode` did not make.
@@ -199,7 +216,7 @@ def decode(body: bytes) -> tuple[list[Entry], list[Entry]]:
         raise DamagedChunk("a chunk of the recording is damaged", str(e) or "it ends too early") from e
 
 
-def _decode(body: bytes) -> tuple[list[Entry], list[Entry]]:
+def _decode(body: bytes) -> Decoded:
     raw = _inflate(body)
     unpacker = msgpack.Unpacker(max_buffer_size=MAX_BODY, strict_map_key=True, unicode_errors=_ODD)
     unpacker.feed(raw)
@@ -254,8 +271,9 @@ def _decode(body: bytes) -> tuple[list[Entry], list[Entry]]:
         entries.append(Entry(sources[s], {"k": kind, "e": table.name, "n": n, "c": c}, t))
     for i, more in head["extra"]:
         entries[i].frame.update(more)
-    sticky = [Entry(str(s), dict(f), int(t)) for s, f, t in head["sticky"]]
-    return entries, sticky
+    # older recordings have no ``told``
+    sticky, told = ([Entry(str(s), dict(f), int(t)) for s, f, t in head.get(k, ())] for k in ("sticky", "told"))
+    return Decoded(entries, sticky, told)
 
 
 def _inflate(body: bytes) -> bytes:

@@ -137,13 +137,13 @@ def _next_magic(f: BinaryIO, at: int, size: int) -> int:
     return size
 
 
-def scan(f: BinaryIO, size: int) -> tuple[list[Ref], int]:
-    """(sound chunks of entries in order, stretches of damage), from the chunks themselves."""
+def scan(f: BinaryIO, size: int) -> tuple[list[Ref], list[int]]:
+    """(sound chunks of entries in order, how many of them stand before each stretch of damage), from the chunks."""
     refs: list[Ref] = []
-    damage = 0
+    damage: list[int] = []
     for r in _heads(f, size):
         if r is None:
-            damage += 1
+            damage.append(len(refs))
         elif r.kind == ENTRIES:
             refs.append(r)
     return refs, damage

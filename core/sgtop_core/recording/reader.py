@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
 from . import chunk, container
-from .chunk import Entry
+from .chunk import Decoded, Entry
 from .errors import DamagedChunk, RecordingError
 
 
@@ -41,10 +41,13 @@ class Recording:
             """The recorder ended it; else it was broken off (killed, disk full) or is still being written."""
             self.damage = 0
             """Stretches that could not be read, so far."""
+            self._after_damage: frozenset[int] = frozenset()
+            """Chunks before which others are missing, where no index says so."""
             if index is not None:
                 self.chunks = index
             else:
-                self.chunks, self.damage = container.scan(self._file, self._size)
+                self.chunks, damage = container.scan(self._file, self._size)
+                self.damage, self._after_damage = len(damage), frozenset(damage)
         except BaseException:
             self.close()
             raise
@@ -79,7 +82,7 @@ class Recording:
     def entries(self, from_ns: int | None = None) -> Iterator[Entry]:
         """Entries from the chunk that holds ``from_ns`` on; what a reader must know first (hellos) comes first.
 
-        After a damaged chunk the hellos come again, as the damage may have held them.
+        After a damaged chunk it comes again, as the damage may have held some of it.
         """
         first = 0
         if from_ns is not None:
@@ -87,19 +90,18 @@ class Recording:
         want_sticky = True
         for i in range(first, len(self.chunks)):
             try:
-                entries, sticky = self._chunk(i)
+                found = self._chunk(i)
             except DamagedChunk:
                 self.damage += 1
                 want_sticky = True
                 continue
-            if want_sticky:
-                if i > 0 and not sticky:
-                    sticky = self._sticky_before(i)
-                yield from sticky
+            if want_sticky or i in self._after_damage:
+                yield from found.sticky or (self._sticky_before(i) if i > 0 else ())
+                yield from (e for e in found.told if slot(e) is None)
                 want_sticky = False
-            yield from entries
+            yield from found.entries
 
-    def _chunk(self, i: int) -> tuple[list[Entry], list[Entry]]:
+    def _chunk(self, i: int) -> Decoded:
         ref = self.chunks[i]
         found = container.read_chunk(self._file, ref.offset, self._size)
         if found is None or found[0].kind != container.ENTRIES:
@@ -107,24 +109,24 @@ class Recording:
         return chunk.decode(found[1])
 
     def _sticky_before(self, i: int) -> list[Entry]:
-        """What was sticky when chunk ``i`` began: the latest list before it, brought up to date."""
+        """What was sticky when chunk ``i`` began: the latest list before it, brought up to date.
+
+        A chunk that is damaged on the way is made up for by what the next one says that it told.
+        """
+        parts: list[list[Entry]] = []
         for j in range(i, -1, -1):
             try:
-                entries, sticky = self._chunk(j)
+                found = self._chunk(j)
             except DamagedChunk:
                 continue
-            if sticky or j == 0:
-                keep = Sticky()
-                for e in (*sticky, *(entries if j < i else ())):
-                    keep.see(e)
-                for k in range(j + 1, i):
-                    try:
-                        for e in self._chunk(k)[0]:
-                            keep.see(e)
-                    except DamagedChunk:
-                        continue
-                return keep.entries()
-        return []
+            parts.append([*found.sticky, *found.told, *(found.entries if j < i else ())])
+            if found.sticky:
+                break
+        keep = Sticky()
+        for part in reversed(parts):
+            for e in part:
+                keep.see(e)
+        return keep.entries()
 
     def reopen(self) -> Recording:
         """The same recording once more, with a position of its own."""
@@ -152,6 +154,30 @@ STICKY_PROBES = frozenset({"HostFacts"})
 field (its slot)."""
 
 
+def slot(entry: Entry) -> str | None:
+    """What of its source ``entry`` sets until another sets it; None for what is of its moment only."""
+    kind, what = entry.frame.get("k"), entry.frame.get("e")
+    found = kind if kind in STICKY_KINDS else what if what in STICKY_PROBES else entry.frame.get("sticky")
+    return found if isinstance(found, str) else None
+
+
+def only_told(before: Iterable[Entry], now: Iterable[Entry]) -> list[Entry]:
+    """What a reader who lost the entries ``before`` misses for longer than that, where ``now`` follows them.
+
+    Sticky entries that are not set anew, and the agents' replies that name kernels: each name comes once.
+    """
+    old, new = Sticky(), Sticky()
+    names: list[Entry] = []
+    for e in before:
+        old.see(e)
+        result = e.frame.get("result") if e.frame.get("k") == "reply" else None
+        if isinstance(result, Mapping) and result.get("names"):
+            names.append(e)
+    for e in now:
+        new.see(e)
+    return [*old.entries(new), *names]
+
+
 class Sticky:
     """Keeps the latest sticky entry of each source and slot."""
 
@@ -160,13 +186,11 @@ class Sticky:
 
     def see(self, entry: Entry) -> None:
         """Keep ``entry`` if it is sticky."""
-        kind = entry.frame.get("k")
-        what = entry.frame.get("e")
-        slot = kind if kind in STICKY_KINDS else what if what in STICKY_PROBES else entry.frame.get("sticky")
-        if isinstance(slot, str):
-            self._latest.pop((entry.source, slot), None)  # so that the order stays the order of arrival
-            self._latest[entry.source, slot] = entry
+        name = slot(entry)
+        if name is not None:
+            self._latest.pop((entry.source, name), None)  # so that the order stays the order of arrival
+            self._latest[entry.source, name] = entry
 
-    def entries(self) -> list[Entry]:
-        """The latest of each, in the order of arrival."""
-        return list(self._latest.values())
+    def entries(self, but: Sticky | None = None) -> list[Entry]:
+        """The latest of each, in the order of arrival, without what ``but`` has too."""
+        return [e for key, e in self._latest.items() if but is None or key not in but._latest]

@@ -16,7 +16,7 @@ from . import chunk
 from .chunk import Entry
 from .errors import RecordingError
 from .quantise import quantise
-from .reader import Sticky
+from .reader import Sticky, only_told
 from .writer import FileWriter
 
 CHUNK_S = 0.8
@@ -24,7 +24,9 @@ CHUNK_S = 0.8
 QUEUE_BYTES = 64 * 1024 * 1024
 """Frames that may wait for the recorder's thread; more are dropped and counted."""
 STICKY_EVERY = 32
-"""Chunks between two that carry the hellos again, so that damage and seeking never lose them."""
+"""Chunks between two that carry all that is sticky again, so that a seek reads few; the first two of a file do too."""
+FIRST_TWO = (0, 1)
+"""Chunks of a file that must hold all that is sticky: either may be the damaged one."""
 SOURCE = "recorder"
 """Source of the recorder's own entries: ``lost`` (field n), where frames did not fit its queue."""
 _PLAIN_BYTES = 512
@@ -88,6 +90,8 @@ class Recorder:
         self._ring_bytes = 0
         self._sticky = Sticky()
         self._since_sticky = 0
+        self._before: list[Entry] = []
+        """What the chunk before told that outlasts it."""
         self._file: FileWriter | None = None
         self._started_ns = 0
         self._error = ""
@@ -146,14 +150,13 @@ class Recorder:
                     "there is nothing to save yet", "" if self._ring_ns else "the ring is off (--ring 0)"
                 )
             kept = list(self._ring)
-        # The first chunk must tell what was known before it: pack it anew with its sticky entries.
-        first = kept[0]
-        entries, _ = chunk.decode(first.body)
-        body = chunk.encode(entries, first.sticky)
         file = FileWriter(path, self._meta(), overwrite=overwrite)
-        file.add(body, first.first_ns, first.last_ns, first.entries)
-        for p in kept[1:]:
-            file.add(p.body, p.first_ns, p.last_ns, p.entries)
+        for i, p in enumerate(kept):
+            body = p.body
+            if i in FIRST_TWO:  # they must tell what was known before them: packed anew with it
+                found = chunk.decode(body)
+                body = chunk.encode(found.entries, p.sticky, found.told)
+            file.add(body, p.first_ns, p.last_ns, p.entries)
         file.close()
         return str(file.path)
 
@@ -197,23 +200,27 @@ class Recorder:
         if self._lost > self._lost_told:
             entries.append(Entry(SOURCE, {"k": "lost", "n": self._lost - self._lost_told}, entries[-1].mono_ns))
             self._lost_told = self._lost
-        before = tuple(self._sticky.entries())
+        known = tuple(self._sticky.entries())
         for e in entries:
             self._sticky.see(e)
         if self._file is None and not self._ring_ns:
+            self._before = []
             return
+        told = only_told(self._before, entries)
+        self._before = only_told(entries, ())
         times = [e.mono_ns for e in entries]  # a probe stamps its events itself: they may be a little older
         first, last = min(times), max(times)
-        carry = before if self._file is not None and self._since_sticky % STICKY_EVERY == 0 else ()
+        carries = self._since_sticky % STICKY_EVERY == 0 or self._since_sticky in FIRST_TWO
+        carry = known if self._file is not None and carries else ()
         self._since_sticky += 1
-        body = chunk.encode([Entry(e.source, quantise(e.frame), e.mono_ns) for e in entries], carry)
+        body = chunk.encode([Entry(e.source, quantise(e.frame), e.mono_ns) for e in entries], carry, told)
         if self._file is not None:
             try:
                 self._file.add(body, first, last, len(entries))
             except RecordingError as e:
                 self._fail(e)
         if self._ring_ns:
-            self._ring.append(_Packed(body, first, last, len(entries), before))
+            self._ring.append(_Packed(body, first, last, len(entries), known))
             self._ring_bytes += len(body)
             while len(self._ring) > 1 and last - self._ring[0].last_ns > self._ring_ns:
                 self._ring_bytes -= len(self._ring.popleft().body)
