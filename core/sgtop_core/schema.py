@@ -188,7 +188,7 @@ def _defs() -> S:
                 comm=_STR,
                 count=_doc(_COUNT, "Preemptions."),
                 ms=_doc(_NUM, "Wait that it caused, also after wake-ups."),
-                kind={"enum": ["server", "sgtop", "kernel", "other"]},
+                kind={"enum": ["server", "sgtop", "another-sgtop", "kernel", "other"]},
                 certain=_doc(_BOOL, "False at levels C and D: it used that CPU meanwhile."),
             )
         ),

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,9 +19,9 @@ from sgtop_core.contention.feed import ContentionFeed
 from sgtop_core.contention.host_watch import HostWatch
 from sgtop_core.model.model import Model
 from sgtop_core.model.snapshot import Cpu, Place
-from sgtop_core.recording.envelope import to_frame
+from sgtop_core.recording.envelope import from_frame, to_frame
 from sgtop_probes.gpu.types import GpuBatch, GpuReading
-from sgtop_probes.sched.threads import is_kernel_thread, main_thread, thread_count
+from sgtop_probes.sched.threads import is_kernel_thread, main_thread, runs_sgtop, thread_count
 from sgtop_probes.sched.types import Needs, SchedBatch, SchedSource, Watched
 
 from tests.sched import rig
@@ -309,6 +312,68 @@ def test_threads_and_kernel_threads() -> None:
     assert is_kernel_thread(2) or not Path("/proc/2/stat").exists()
     assert not is_kernel_thread(me)
     assert not is_kernel_thread(2**22 - 5)
+
+
+@pytest.mark.parametrize(
+    ("command", "yes"),
+    [
+        ("/venv/bin/sgtop --attach :30000", True),
+        ("sgtop", True),
+        ("/venv/bin/python /venv/bin/sgtop top", True),
+        ("/venv/bin/python3.11 -m sgtop_tui --once", True),
+        ("python3 -u -X dev -Im sgtop_tui.cli", True),
+        ("python3.13t -W ignore /usr/local/bin/sgtop", True),
+        ("python -m sglang.launch_server --model sgtop", False),
+        ("python -m pytest sgtop", False),
+        ("python -c sgtop", False),
+        ("python train.py sgtop", False),
+        ("vim sgtop", False),
+        ("tail -f /var/log/sgtop", False),
+        ("/home/sgtop/bin/batch-job", False),
+        ("bash -c sgtop", False),
+        ("python", False),
+        ("", False),
+    ],
+)
+def test_an_sgtop_is_known_by_its_command_line(command: str, yes: bool) -> None:
+    assert runs_sgtop(command.split()) is yes
+
+
+def stranger(script: Path) -> int:
+    """A process that sleeps and is nobody's child: what this process started would be its own."""
+    script.write_text(f"#!{sys.executable}\nimport time\ntime.sleep(60)\n")
+    script.chmod(0o755)
+    begun = subprocess.run(["sh", "-c", '"$1" >&- 2>&- & echo $!', "sh", script], stdout=subprocess.PIPE, check=True)
+    pid = int(begun.stdout)
+    end = time.monotonic() + 10
+    while b"python" not in Path(f"/proc/{pid}/cmdline").read_bytes() and time.monotonic() < end:
+        time.sleep(0.01)
+    return pid
+
+
+def test_this_sgtop_others_and_strangers_are_told_apart(tmp_path: Path) -> None:
+    watch = HostWatch(open_source=FakeSource, open_gpus=FakeGpus)
+    watch.watch({"TP0": RankIds(1, 1)}, [])
+    other, batch_job = stranger(tmp_path / "sgtop"), stranger(tmp_path / "batch-job")
+    own = subprocess.Popen([tmp_path / "batch-job"])
+    try:
+        b = Build().preempted(1, (2, other, "sgtop"), (3, batch_job, "batch-job"), (4, own.pid, "x"), (5, 1, "init"))
+        assert watch._know(b.batch(S))
+        watch._send_facts()
+        ((_, facts),) = watch.drain()
+        assert isinstance(facts, HostFacts)
+        kinds = [facts.kind(pid) for pid in (os.getpid(), own.pid, other, batch_job)]
+        assert kinds == ["sgtop", "sgtop", "another-sgtop", "other"]
+        again = from_frame(to_frame(facts), HostFacts)
+        assert again == facts, "recordings keep it"
+        old = to_frame(facts)
+        del old["x"]["other_sgtop_pids"]
+        assert from_frame(old, HostFacts).kind(other) == "other", "those of before lack it"
+    finally:
+        for pid in (other, batch_job):
+            os.kill(pid, signal.SIGKILL)
+        own.kill()
+        own.wait()
 
 
 # --- end to end on this host ----------------------------------------------------------------------------

@@ -114,6 +114,16 @@ def test_the_schedulers_other_threads_are_not_named_like_a_stranger() -> None:
     assert "its own threads (4242) 900×" in v.evidence
 
 
+def test_another_sgtop_is_called_what_it_is() -> None:
+    """Its own cost is in the header; that of another client is nowhere else, and is not to be hidden."""
+    other = Culprit(25143, "python3", 65, 300.0, "another-sgtop")
+    (v,) = check("preempted", facts(busy_rank(cpu(other, replace(DOCKERD, ms=10.0)))))
+    assert "TP0 preempted 65× by another sgtop (pid 25143)" in v.title
+    assert "another sgtop (25143) 65× 300 ms, dockerd (812)" in v.evidence
+    assert v.next == "taskset -acp 0-3,5-11,13-15 25143   # or end that sgtop", "no kill: `sgtop run` takes its server"
+    assert check("preempted-by-server", facts(busy_rank(cpu(other)))) == []
+
+
 def test_a_likely_culprit_is_called_likely() -> None:
     (v,) = check("preempted", facts(busy_rank(cpu(replace(DOCKERD, certain=False), level="D", longest_ms=None))))
     assert "by probably dockerd" in v.title

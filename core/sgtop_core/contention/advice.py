@@ -33,6 +33,12 @@ def free_cpus(place: Place, others: Iterable[Place]) -> tuple[int, ...]:
 
 def move_culprit(culprit: Culprit, place: Place | None, others: Collection[Place]) -> str:
     """Get ``culprit`` off the rank's CPU."""
+    step = _move(culprit, place, others)
+    # Not by `kill`: an `sgtop run` takes its server with it.
+    return f"{step}   # or end that sgtop" if culprit.kind == "another-sgtop" else step
+
+
+def _move(culprit: Culprit, place: Place | None, others: Collection[Place]) -> str:
     sudo = _sudo(place)
     if place is None or place.cpu is None or not place.host_cpus:
         return f"{sudo}renice -n 19 -p {culprit.pid}"

@@ -26,15 +26,20 @@ class HostFacts:
     server_pids: tuple[int, ...] = ()
     """All processes of the server."""
     sgtop_pids: tuple[int, ...] = ()
+    """This sgtop, and what it started."""
     kernel_pids: tuple[int, ...] = ()
     """Kernel threads among those that took the CPU."""
+    other_sgtop_pids: tuple[int, ...] = ()
+    """Other sgtops among those that took the CPU."""
     needs: str = ""
     """What the next better level of scheduling samples would need."""
 
     def kind(self, pid: int) -> str:
-        """``server``, ``sgtop``, ``kernel`` or ``other``."""
+        """``server``, ``sgtop``, ``another-sgtop``, ``kernel`` or ``other``."""
         if pid in self.server_pids:
             return "server"
         if pid in self.sgtop_pids:
             return "sgtop"
+        if pid in self.other_sgtop_pids:
+            return "another-sgtop"
         return "kernel" if pid in self.kernel_pids else "other"

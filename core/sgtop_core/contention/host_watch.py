@@ -19,7 +19,7 @@ from sgtop_probes.gpu.types import GpuBatch
 from sgtop_probes.sched.cgroup import ThrottleReader
 from sgtop_probes.sched.counters import stat
 from sgtop_probes.sched.open_best import open_best
-from sgtop_probes.sched.threads import ancestors, is_kernel_thread, thread_count
+from sgtop_probes.sched.threads import ancestors, is_kernel_thread, is_sgtop, thread_count
 from sgtop_probes.sched.topology import Topology, allowed_cpus, read_topology
 from sgtop_probes.sched.types import Needs, SchedBatch, SchedSource, Watched
 
@@ -169,7 +169,9 @@ class HostWatch:
         # The server first: `sgtop run` may have started it.
         if line & set(self._server_pids):
             return "server"
-        return "sgtop" if os.getpid() in line else "other"
+        if os.getpid() in line:
+            return "sgtop"
+        return "another-sgtop" if is_sgtop(pid) else "other"
 
     def _of_kind(self, kind: str) -> set[int]:
         return {p for p, k in list(self._seen.items()) if k == kind}
@@ -183,6 +185,7 @@ class HostWatch:
                 server_pids=tuple(sorted({*self._server_pids, *self._of_kind("server")})),
                 sgtop_pids=tuple(sorted({os.getpid(), *self._of_kind("sgtop")})),
                 kernel_pids=tuple(sorted(self._of_kind("kernel"))),
+                other_sgtop_pids=tuple(sorted(self._of_kind("another-sgtop"))),
                 needs=self._needs,
             )
             if facts != self._facts:

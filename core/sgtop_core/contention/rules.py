@@ -1,7 +1,8 @@
 """Findings about CPU time: preempted, throttled, far from the GPU, too many threads; and GPUs that slow down.
 
 A scheduler that spins while it is idle is no finding, and nobody who takes the CPU from an idle one is. Neither is
-sgtop itself; processes of the server are a note until they cost a stated share of the time.
+this sgtop, whose cost stands in the header; another one is, and is called what it is. Processes of the server are a
+note until they cost a stated share of the time.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ def _lost(r: RankFacts, share: float) -> str:
 
 def _who(c: Culprit, r: RankFacts) -> str:
     """A process by name and pid; the scheduler's other threads, which have its name, are called what they are."""
-    return f"its own threads (pid {c.pid})" if c.pid == r.short.pid else f"{c.comm} (pid {c.pid})"
+    if c.pid == r.short.pid:
+        return f"its own threads (pid {c.pid})"
+    return f"{'another sgtop' if c.kind == 'another-sgtop' else c.comm} (pid {c.pid})"
 
 
 def _list(culprits: Sequence[Culprit], r: RankFacts) -> str:

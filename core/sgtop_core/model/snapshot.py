@@ -157,7 +157,9 @@ class Culprit:
     ms: float
     """Run-queue wait that it caused, waits after a wake-up among it."""
     kind: str = "other"
-    """``server`` (a process of this server), ``sgtop``, ``kernel`` (a kernel thread), ``other``."""
+    """``server`` (a process of this server), ``sgtop`` (this one), ``another-sgtop``, ``kernel`` (a kernel thread),
+    ``other``.
+    """
     certain: bool = True
     """False at levels C and D: it used that CPU meanwhile, and is credited with its share."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 
 from .types import Watched
@@ -91,6 +92,40 @@ def is_kernel_thread(pid: int, proc: str = "/proc") -> bool:
             return bool(int(f.read().rpartition(b")")[2].split()[6]) & _PF_KTHREAD)
     except (OSError, IndexError, ValueError):
         return False
+
+
+_PYTHON = re.compile(r"(python|pypy)[\d.]*t?$")
+_TAKES_VALUE = ("-X", "-W", "--check-hash-based-pycs")
+
+
+def runs_sgtop(command: Sequence[str]) -> bool:
+    """Whether a command line is that of an sgtop: the script, by its name or through Python, or ``-m sgtop_tui``."""
+    if not command:
+        return False
+    first, *rest = command
+    if os.path.basename(first) == "sgtop":
+        return True
+    if _PYTHON.match(os.path.basename(first)) is None:
+        return False
+    words = iter(rest)
+    for word in words:
+        if word in _TAKES_VALUE:
+            next(words, "")
+        elif not word.startswith("-"):
+            return os.path.basename(word) == "sgtop"
+        elif not word.startswith("--") and word[-1] in "mc":  # -m, -Im
+            return word[-1] == "m" and next(words, "").partition(".")[0] == "sgtop_tui"
+    return False
+
+
+def is_sgtop(pid: int, proc: str = "/proc") -> bool:
+    """Whether ``pid`` is an sgtop; False when it is gone or hidden."""
+    try:
+        with open(f"{proc}/{pid}/cmdline", "rb") as f:
+            words = f.read(4096).decode("utf-8", "replace").split("\0")
+    except OSError:
+        return False
+    return runs_sgtop(words)
 
 
 def ancestors(pid: int, proc: str = "/proc", most: int = 16) -> tuple[int, ...]:
