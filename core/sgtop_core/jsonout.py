@@ -264,6 +264,7 @@ def _culprit(c: Culprit) -> Json:
         "ms": _n(c.ms),
         "kind": c.kind,
         "certain": c.certain,
+        "ended": c.ended,
     }
 
 

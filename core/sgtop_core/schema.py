@@ -190,6 +190,7 @@ def _defs() -> S:
                 ms=_doc(_NUM, "Wait that it caused, also after wake-ups."),
                 kind={"enum": ["server", "sgtop", "another-sgtop", "kernel", "other"]},
                 certain=_doc(_BOOL, "False at levels C and D: it used that CPU meanwhile."),
+                ended=_doc(_BOOL, "It has ended; looked for until some seconds after it ran last."),
             )
         ),
         throttled_ms=_doc(N_NUM, "Held back by its cgroup's quota; not in wait_ms."),

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -374,6 +375,55 @@ def test_this_sgtop_others_and_strangers_are_told_apart(tmp_path: Path) -> None:
             os.kill(pid, signal.SIGKILL)
         own.kill()
         own.wait()
+
+
+@pytest.mark.parametrize("host_pids", [False, True])
+def test_who_has_ended_is_known_within_a_second_and_forgotten(host_pids: bool) -> None:
+    rig = Rig()
+    watch = HostWatch(open_source=FakeSource, open_gpus=FakeGpus)
+    watch.watch({"TP0": RankIds(TID, TID)}, [])
+    watch._send_facts()
+    outside = 2**22 - 3
+    child = subprocess.Popen(["sh", "-c", "exec sleep 60"])
+    watch._seen = {child.pid: "other", outside: "other"}
+
+    def at(time_ns: int, *, ran: bool = True) -> set[int]:
+        b = Build()
+        if ran:
+            b.preempted(time_ns - 20 * MS, (time_ns - 10 * MS, child.pid, "a"), (time_ns, outside, "b"))
+        batch = replace(b.batch(time_ns), host_pids=host_pids)
+        if watch._who_ended(batch):
+            watch._send_facts()
+        for _, event in watch.drain():
+            rig.feed.take(event)
+        rig.feed.batch(batch)
+        got = rig.feed.ranks["TP0"].view(0, time_ns)
+        assert got is not None
+        return {c.pid for c in got.culprits if c.ended}
+
+    never = set() if host_pids else {outside}
+    try:
+        assert at(10 * S) == never, "where pids are the host's, one that was never here is outside of the container"
+    finally:
+        child.kill()
+        child.wait()
+    assert at(10 * S + 200 * MS) == never, "it is looked for once a second"
+    assert at(11 * S) == {child.pid, *never}
+    assert at(14 * S, ran=False) == {child.pid, *never}
+    assert watch._ended
+    at(24 * S, ran=False)
+    assert not watch._ended
+
+
+def test_a_stream_of_short_processes_costs_a_bounded_look() -> None:
+    watch = HostWatch(open_source=FakeSource, open_gpus=FakeGpus)
+    pids = range(3_000_000, 3_001_000)
+    watch._seen = dict.fromkeys(pids, "other")
+    b = Build()
+    for i, pid in enumerate(pids):
+        b.preempted(S + i * 1000, (S + i * 1000 + 500, pid, "cc1"))
+    watch._who_ended(b.batch(2 * S))
+    assert len(watch._lately) == len(watch._ended) == 128
 
 
 # --- end to end on this host ----------------------------------------------------------------------------

@@ -124,6 +124,27 @@ def test_another_sgtop_is_called_what_it_is() -> None:
     assert check("preempted-by-server", facts(busy_rank(cpu(other)))) == []
 
 
+@pytest.mark.parametrize(
+    ("place", "how"),
+    [(HERE, "taskset -c 0-3,5-11,13-15"), (replace(HERE, host_cpus=(4, 12)), "chrt --idle 0"), (None, "chrt --idle 0")],
+)
+def test_no_command_for_a_process_that_has_ended(place: Place | None, how: str) -> None:
+    for kind in ("other", "another-sgtop"):
+        (v,) = check("preempted", facts(busy_rank(cpu(replace(DOCKERD, kind=kind, ended=True), place=place))))
+        assert "(pid 812, ended)" in v.title
+        assert "(812, ended) 23×" in v.evidence
+        assert v.next == f"it has ended; if it comes back, start it with {how} COMMAND"
+
+
+def test_the_command_is_for_one_that_is_still_there() -> None:
+    gone, cron = replace(DOCKERD, ended=True), Culprit(7, "cron", 3, 80.0)
+    (v,) = check("preempted", facts(busy_rank(cpu(gone, cron))))
+    assert v.title.startswith("TP0 preempted 23× by dockerd (pid 812, ended)")
+    assert v.next == "taskset -acp 0-3,5-11,13-15 7"
+    (v,) = check("preempted", facts(busy_rank(cpu(gone, replace(cron, ms=9.0)))))
+    assert v.next.startswith("it has ended"), "crumbs are not worth a command"
+
+
 def test_a_likely_culprit_is_called_likely() -> None:
     (v,) = check("preempted", facts(busy_rank(cpu(replace(DOCKERD, certain=False), level="D", longest_ms=None))))
     assert "by probably dockerd" in v.title

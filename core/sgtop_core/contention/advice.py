@@ -33,6 +33,10 @@ def free_cpus(place: Place, others: Iterable[Place]) -> tuple[int, ...]:
 
 def move_culprit(culprit: Culprit, place: Place | None, others: Collection[Place]) -> str:
     """Get ``culprit`` off the rank's CPU."""
+    if culprit.ended:
+        free = free_cpus(place, others) if place is not None else ()
+        how = f"taskset -c {cpu_list(free)}" if free else "chrt --idle 0"
+        return f"it has ended; if it comes back, start it with {how} COMMAND"
     step = _move(culprit, place, others)
     # Not by `kill`: an `sgtop run` takes its server with it.
     return f"{step}   # or end that sgtop" if culprit.kind == "another-sgtop" else step

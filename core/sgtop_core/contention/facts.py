@@ -31,6 +31,8 @@ class HostFacts:
     """Kernel threads among those that took the CPU."""
     other_sgtop_pids: tuple[int, ...] = ()
     """Other sgtops among those that took the CPU."""
+    ended_pids: tuple[int, ...] = ()
+    """Processes that have ended, of those that took the CPU in the last seconds."""
     needs: str = ""
     """What the next better level of scheduling samples would need."""
 

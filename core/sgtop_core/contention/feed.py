@@ -53,6 +53,7 @@ class ContentionFeed:
             if rank is None or (rank.pid, rank.tid) != (ids.pid, ids.tid):
                 rank = self.ranks[label] = RankCpu(ids.pid, ids.tid)
             rank.kind_of = facts.kind
+            rank.ended = frozenset(facts.ended_pids)
             rank.needs = facts.needs
             rank.place = facts.places.get(label, rank.place)
 

@@ -19,7 +19,7 @@ from sgtop_probes.gpu.types import GpuBatch
 from sgtop_probes.sched.cgroup import ThrottleReader
 from sgtop_probes.sched.counters import stat
 from sgtop_probes.sched.open_best import open_best
-from sgtop_probes.sched.threads import ancestors, is_kernel_thread, is_sgtop, thread_count
+from sgtop_probes.sched.threads import ancestors, exists, is_kernel_thread, is_sgtop, thread_count
 from sgtop_probes.sched.topology import Topology, allowed_cpus, read_topology
 from sgtop_probes.sched.types import Needs, SchedBatch, SchedSource, Watched
 
@@ -30,6 +30,9 @@ from sgtop_core.model.snapshot import Gpu, Place
 
 SCHED_S, SLOW_S, PLACES_S = 0.2, 1.0, 2.0
 SEEN = 4096
+LATELY_NS = 12_000_000_000
+"""So long after it took the CPU is it looked for whether a process has ended: findings speak of it no longer."""
+LATELY = 128
 KEPT = 256
 """Events that wait for the session; more than 20 s of them. The oldest go first."""
 
@@ -70,6 +73,10 @@ class HostWatch:
         self._facts = HostFacts()
         self._lock = threading.Lock()
         self._seen: dict[int, str] = {}
+        self._lately: dict[int, int] = {}
+        self._alive: set[int] = set()
+        self._ended: tuple[int, ...] = ()
+        self._next_look = 0
         self._needs = ""
         self.problem = ""
         """A mistake in one of the threads, in words."""
@@ -145,7 +152,7 @@ class HostWatch:
                     self._send_facts()
                 source.wait(SCHED_S)
                 batch = source.poll()
-                if self._know(batch):
+                if self._know(batch) | self._who_ended(batch):
                     self._send_facts()
                 self._put(batch)
         finally:
@@ -161,6 +168,24 @@ class HostWatch:
             kind = self._seen[pid] = self._kind(pid) if pid > 0 else "other"
             new = new or kind != "other"
         return new
+
+    def _who_ended(self, batch: SchedBatch) -> bool:
+        """Look once a second which of those that took the CPU lately have ended; True when that has changed."""
+        for pid in {*batch.who_pid, *(s.pid for s in batch.suspects)}:
+            if pid > 0 and self._seen.get(pid) in ("other", "another-sgtop"):
+                self._lately.pop(pid, None)
+                self._lately[pid] = batch.time
+        if batch.time < self._next_look:
+            return False
+        self._next_look = batch.time + int(SLOW_S * 1e9)
+        newest = [p for p, t in self._lately.items() if batch.time - t < LATELY_NS][-LATELY:]
+        self._lately = {p: self._lately[p] for p in newest}
+        alive = {p for p in newest if exists(p)}
+        # A pid of the host that was never here is no process that ended: it is outside of this container.
+        before, gone = self._ended, set(newest) - alive
+        self._ended = tuple(sorted(gone & (self._alive | set(before)) if batch.host_pids else gone))
+        self._alive = (self._alive | alive) & set(newest)
+        return self._ended != before
 
     def _kind(self, pid: int) -> str:
         if is_kernel_thread(pid):
@@ -186,6 +211,7 @@ class HostWatch:
                 sgtop_pids=tuple(sorted({os.getpid(), *self._of_kind("sgtop")})),
                 kernel_pids=tuple(sorted(self._of_kind("kernel"))),
                 other_sgtop_pids=tuple(sorted(self._of_kind("another-sgtop"))),
+                ended_pids=self._ended,
                 needs=self._needs,
             )
             if facts != self._facts:

@@ -62,9 +62,11 @@ class RankCpu:
     """What the kernel's scheduler does to one main thread."""
 
     def __init__(self, pid: int, tid: int, kind_of: Callable[[int], str] = lambda pid: "other") -> None:
-        """``kind_of``: pid → ``server``, ``sgtop``, ``kernel`` or ``other``."""
+        """``kind_of``: as ``HostFacts.kind``."""
         self.pid, self.tid = pid, tid
         self.kind_of = kind_of
+        self.ended: frozenset[int] = frozenset()
+        """Processes that have ended, of those that ran instead lately."""
         self.level: str | None = None
         self.needs = ""
         self.place: Place | None = None
@@ -251,7 +253,7 @@ class RankCpu:
         s = self._windows.read(level, end)
         seen = sorted(s.culprits.items(), key=lambda kv: -kv[1][1])
         culprits = tuple(
-            Culprit(pid, name, n, ns / 1e6, self._kind((pid, name, certain)), certain)
+            Culprit(pid, name, n, ns / 1e6, self._kind((pid, name, certain)), certain, pid in self.ended)
             for (pid, name, certain), (n, ns) in seen[:shown]
             if ns > 0
         )

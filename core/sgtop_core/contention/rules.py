@@ -65,7 +65,8 @@ def _who(c: Culprit, r: RankFacts) -> str:
     """A process by name and pid; the scheduler's other threads, which have its name, are called what they are."""
     if c.pid == r.short.pid:
         return f"its own threads (pid {c.pid})"
-    return f"{'another sgtop' if c.kind == 'another-sgtop' else c.comm} (pid {c.pid})"
+    name = "another sgtop" if c.kind == "another-sgtop" else c.comm
+    return f"{name} (pid {c.pid}, ended)" if c.ended else f"{name} (pid {c.pid})"
 
 
 def _list(culprits: Sequence[Culprit], r: RankFacts) -> str:
@@ -118,7 +119,9 @@ class _Preempted:
         if self.own:
             severity = "warning" if share >= OWN_WARN else "info"
             return Verdict(r.label, severity, title, evidence, advice.pin_rank(r.short.pid, cpu.place, others))
-        step = advice.move_culprit(top, cpu.place, others).replace("SCHEDULER_PID", str(r.short.pid))
+        # A command for one that is still there, if one of those took enough by itself.
+        there = (c for c in mine if not c.ended and c.ms / 1e3 / r.short_s >= ENTER)
+        step = advice.move_culprit(next(there, top), cpu.place, others).replace("SCHEDULER_PID", str(r.short.pid))
         return Verdict(r.label, "critical" if share >= CRITICAL else "warning", title, evidence, step)
 
 

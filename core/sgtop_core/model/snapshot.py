@@ -162,6 +162,8 @@ class Culprit:
     """
     certain: bool = True
     """False at levels C and D: it used that CPU meanwhile, and is credited with its share."""
+    ended: bool = False
+    """It has ended; looked for until some seconds after it ran last."""
 
 
 @dataclass(frozen=True, slots=True)

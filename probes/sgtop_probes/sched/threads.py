@@ -94,6 +94,17 @@ def is_kernel_thread(pid: int, proc: str = "/proc") -> bool:
         return False
 
 
+def exists(pid: int) -> bool:
+    """Whether there is such a process here; also where /proc hides those of other users."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # somebody else's
+    return True
+
+
 _PYTHON = re.compile(r"(python|pypy)[\d.]*t?$")
 _TAKES_VALUE = ("-X", "-W", "--check-hash-based-pycs")
 
