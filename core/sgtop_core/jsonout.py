@@ -253,6 +253,7 @@ def _cpu(c: Cpu | None) -> Json | None:
         "migrations": c.migrations,
         "numa_ok": c.numa_ok,
         "place": _place(c.place),
+        "seen_s": _n(c.seen_s),
     }
 
 

@@ -198,6 +198,7 @@ def _defs() -> S:
         migrations=N_COUNT,
         numa_ok=_known_or_null(_BOOL),
         place=_known_or_null(place),
+        seen_s=_doc(N_NUM, "Seconds of the window that these are of."),
     )
     rank = _object(
         "One scheduler process.",

@@ -301,6 +301,8 @@ class Session:
             self._adopt(o.server)
         if o.processes is not None:
             self._processes(o)
+        if o.ranks:
+            self._model.outside_s = o.seen_s
         for label, rank in o.ranks.items():
             slot = self._model.slots.get(label)
             if slot is not None and slot.state is None:

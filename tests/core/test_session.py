@@ -365,6 +365,7 @@ def test_without_permission_it_goes_on_from_outside_and_says_what_is_missing(ses
     assert (d.steps, d.graph_share, d.batch_p50) == (40, 1.0, None)
     assert d.tokens_per_s == pytest.approx(10 * d.steps_per_s)
     assert shot.ranks[0].stages_s == {"run_batch": pytest.approx(0.4)}
+    assert shot.covered_s == pytest.approx(40 / d.steps_per_s), "whoever divides by it gets rates, not millions"
     assert shot.server.sglang_version == "0.5.20"
     assert shot.ranks[0].gaps is None
     tried = m.opened

@@ -40,6 +40,31 @@ def test_the_worst_rank_gets_the_line_when_there_is_one() -> None:
     assert "NUMA 1, its GPU 0" in lines[5]
 
 
+def test_rates_are_of_the_time_in_which_the_samples_were_taken() -> None:
+    """Without an agent nothing else is known; a look that has just begun shows no figures by the billion."""
+    base = scenes.eager_and_stolen()
+    robbed = replace(base.ranks[0], cpu=replace(base.ranks[0].cpu, wait_ms=1000.0, preemptions=40, seen_s=4.0))
+    for covered_s in (0.0, 2.0, 5.0):
+        drawn = text(cpu.draw(look(replace(base, ranks=(robbed,), covered_s=covered_s)), 120, 4))
+        assert "wait 250 ms/s" in drawn
+        assert "preempted 10/s" in drawn
+    for seen_s in (0.0, None):
+        fresh = replace(robbed, cpu=replace(robbed.cpu, seen_s=seen_s))
+        drawn = text(cpu.draw(look(replace(base, ranks=(fresh,), covered_s=0.0)), 120, 4))
+        assert "wait 10 s/s" in drawn, "no more than ten times of what was seen"
+
+
+def test_a_rank_that_has_one_cpu_is_told_apart_from_cpu_0_of_many() -> None:
+    base = scenes.eager_and_stolen()
+    own = base.ranks[0].cpu
+    for allowed, words in (((0,), "cpu 0 only  "), ((0, 1, 5), "cpu 0 of 0-1,5  "), (tuple(range(8)), "cpu 0  ")):
+        place = replace(own.place, cpu=0, allowed_cpus=allowed, host_cpus=tuple(range(8)))
+        drawn = text(
+            cpu.draw(look(replace(base, ranks=(replace(base.ranks[0], cpu=replace(own, place=place)),))), 120, 4)
+        )
+        assert words in drawn
+
+
 def test_a_suspect_is_not_called_a_culprit() -> None:
     assert cpu.culprit(Culprit(7, "gzip", 0, 12.0, certain=False)) == "~gzip (7) 12 ms"
 

@@ -165,13 +165,14 @@ def _ranks(s: Snapshot) -> Iterator[Family]:
                 help_text = "Share of time in gaps between forwards, by cause."
                 g.put("sgtop_gap_ratio", help_text, ms / 1e3 / s.covered_s, rank=rank, cause=cause)
         c = r.cpu
-        if c is not None and s.covered_s > 0:
+        seen_s = s.covered_s if c is None or c.seen_s is None else c.seen_s
+        if c is not None and seen_s > 0:
             waited = "Share of time the main thread waited for a CPU."
-            g.put("sgtop_cpu_wait_ratio", waited, _per(c.wait_ms, 1e3 * s.covered_s), rank=rank)
+            g.put("sgtop_cpu_wait_ratio", waited, _per(c.wait_ms, 1e3 * seen_s), rank=rank)
             g.put("sgtop_cpu_throttled_ratio", "Share of time throttled by the cgroup.",
-                  _per(c.throttled_ms, 1e3 * s.covered_s), rank=rank)  # fmt: skip
+                  _per(c.throttled_ms, 1e3 * seen_s), rank=rank)  # fmt: skip
             g.put("sgtop_cpu_preemption_rate_hertz", "Preemptions of the main thread a second.",
-                  _per(c.preemptions, s.covered_s), rank=rank)  # fmt: skip
+                  _per(c.preemptions, seen_s), rank=rank)  # fmt: skip
     yield from g.families()
 
 

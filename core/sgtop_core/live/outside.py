@@ -72,6 +72,11 @@ class Outside:
         """What is missing, in words."""
         return self._now.problem if self._now else ""
 
+    @property
+    def seen_s(self) -> float:
+        """Seconds that its sums and rates are of: between the last two looks."""
+        return self._now.t - self._before.t if self._now is not None and self._before is not None else 0.0
+
     def rank(self, rank: RankProcess, message: str, cpu: float | None) -> Rank:
         """One rank as far as it is known."""
         base = replace(unknown_rank(rank.label, rank.pid, "agentless", message, cpu))

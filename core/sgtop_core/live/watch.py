@@ -31,6 +31,8 @@ class Outcome:
     server: Server | None = None
     processes: Sequence[Process] | None = None
     ranks: Mapping[str, Rank] = field(default_factory=dict)
+    seen_s: float = 0.0
+    """Seconds that the sums and rates of ``ranks`` are of."""
     info: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -169,5 +171,5 @@ class Watch:
                 http.look(self._clock() / 1e9)
                 self.problem = http.problem
                 ranks = {k: http.rank(r, why, self._cpu.get(r.pid or -1)) for k, (r, why) in scraped.items()}
-                self._put(Outcome(ranks=ranks, info=http.info))
+                self._put(Outcome(ranks=ranks, seen_s=http.seen_s, info=http.info))
             self._stop.wait(EVERY_S)

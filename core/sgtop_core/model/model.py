@@ -76,6 +76,8 @@ class Model:
         self.alerts: tuple[Alert, ...] = ()
         self.log: tuple[str, ...] = ()
         self.client_cpu: float | None = None
+        self.outside_s = 0.0
+        """Seconds that what is known of ranks without an agent is of."""
 
     def add(self, label: str, pid: int | None, status: str = "connecting", message: str = "") -> Slot:
         """Add a rank, or change what is said about it."""
@@ -191,7 +193,8 @@ class Model:
     def covered_s(self, level: int) -> float:
         """Seconds that the window really holds, of the rank that is watched longest."""
         w = WINDOWS[level]
-        return max((w.span(self.end, s.state.start) for s in self.slots.values() if s.state), default=0) / 1e9
+        spans = [w.span(self.end, s.state.start) / 1e9 for s in self.slots.values() if s.state]
+        return max(spans) if spans else min(self.outside_s, w.seconds)
 
     def ranks(self, level: int, now: int) -> tuple[Rank, ...]:
         """Every rank in the window ``level``."""

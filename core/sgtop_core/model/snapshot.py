@@ -216,6 +216,8 @@ class Cpu:
     nr_throttled: int | None = None
     """Periods in which the cgroup used its quota up."""
     place: Place | None = None
+    seen_s: float | None = None
+    """Seconds of the window that these are of; None: ``Snapshot.covered_s`` (recordings of older versions)."""
 
 
 @dataclass(frozen=True, slots=True)

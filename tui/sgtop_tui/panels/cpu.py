@@ -69,11 +69,13 @@ def row(rank: Rank, look: Look, width: int, named: bool = False) -> Line:
     c = rank.cpu
     if c is None:
         return pen.put("no scheduling samples", "dim").line()
-    covered = max(look.snap.covered_s, 1e-9)
+    covered = _seen_s(c, look)
     place = c.place
     if place is not None and place.cpu is not None:
         pen.put("cpu ", "dim").put(f"{place.cpu}", "figure")
-        if place.allowed_cpus and place.allowed_cpus != place.host_cpus:
+        if place.allowed_cpus == (place.cpu,):
+            pen.put(" only", "dim")
+        elif place.allowed_cpus and place.allowed_cpus != place.host_cpus:
             pen.put(f" of {cpus(place.allowed_cpus)}", "dim")
         pen.gap(2)
     per_s = None if c.wait_ms is None else c.wait_ms / covered
@@ -159,10 +161,16 @@ def _least(look: Look, width: int) -> int:
     return max(1, min(2, len(look.ranks)))
 
 
+def _seen_s(c: Cpu, look: Look) -> float:
+    """Seconds that the sums are of, for rates. Of a moment nothing is known."""
+    return max(look.snap.covered_s if c.seen_s is None else c.seen_s, 0.1)
+
+
 def _troubled(rank: Rank, look: Look) -> bool:
     c = rank.cpu
-    window_ms = 1e3 * max(look.snap.covered_s, 1e-9)
-    return c is not None and (_wait(rank) > BADLY * window_ms or bool(c.throttled_ms) or c.numa_ok is False)
+    return c is not None and (
+        _wait(rank) > BADLY * 1e3 * _seen_s(c, look) or bool(c.throttled_ms) or c.numa_ok is False
+    )
 
 
 def _shown(look: Look) -> bool:
