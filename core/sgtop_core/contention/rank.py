@@ -22,7 +22,7 @@ from sgtop_core.model.arrays import I64
 from sgtop_core.model.causes import BLOCKED, THROTTLED, Sources
 from sgtop_core.model.causes import PREEMPTED as PREEMPTED_NAME
 from sgtop_core.model.snapshot import Cpu, Culprit, Place
-from sgtop_core.model.windows import TICK_NS
+from sgtop_core.model.windows import TICK_NS, WINDOWS
 
 MARGIN_NS = 1_000_000
 """A batch holds everything that happened up to this long before its poll."""
@@ -72,6 +72,8 @@ class RankCpu:
         self.place: Place | None = None
         self._windows = Contention()
         self._since = 0
+        self._first = 0
+        """ns of the first thing that is known."""
         self._quota = Counters()
         self._pending: list[Wait] = []
         self._open_parts: list[tuple[int, int, int, str]] = []
@@ -97,6 +99,8 @@ class RankCpu:
         if throttle is not None:
             self._at(batch.time).nr_throttled += self._quota.update(batch.time, throttle)
         rows = rows_of(batch, self.tid)
+        if not self._first:
+            self._first = min([batch.time, *rows["t0"].tolist()])
         self._sleeps(rows)
         self._waits(batch, rows)
         self._counters(batch)
@@ -270,6 +274,7 @@ class RankCpu:
             numa_ok=None if not s.near + s.far else s.near >= s.far,
             nr_throttled=s.nr_throttled if quota is not None else None,
             place=self.place,
+            seen_s=WINDOWS[level].span(end, self._since or self._first) / 1e9,
         )
 
     def _kind(self, who: Who) -> str:
