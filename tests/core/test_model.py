@@ -108,6 +108,21 @@ def test_tokens_cache_and_graph_shares() -> None:
     assert r.last_step == 5
 
 
+def test_no_share_of_graphs_where_none_were_captured() -> None:
+    rows_ = [step(1, 0, MS, "EXTEND", graph=0), step(2, 2 * MS, 3 * MS, graph=0)]
+    for graph, want in (
+        ({"decode": False, "prefill": False}, {"DECODE": None, "EXTEND": None}),
+        ({"decode": True, "prefill": False}, {"DECODE": 0.0, "EXTEND": None}),
+        ({"decode": None, "prefill": None}, {"DECODE": 0.0, "EXTEND": 0.0}),
+    ):
+        w = Wire(graph=graph)
+        w.put("step", *rows_)
+        w.put("forward", forward(2, 2 * MS, 3 * MS, graph=0))
+        r = w.at(S)
+        assert {name: m.graph_share for name, m in r.modes.items()} == want
+        assert r.forwards[0].graph_share == want["DECODE"]
+
+
 def test_verify_tokens_come_from_the_results() -> None:
     w = Wire()
     w.put("step", step(1, 0, MS, tokens=-1), step(2, 2 * MS, 3 * MS, tokens=-1))

@@ -86,7 +86,8 @@ def _totals(ranks: Mapping[str, RankTotals]) -> Iterator[Family]:
             gc_s.add_metric([label, str(g)], r.gc_s[g])
         cached.add_metric([label], r.cached)
         accepted.add_metric([label], r.accepted)
-        finished.add_metric([label], r.finished)
+        if r.finished is not None:
+            finished.add_metric([label], r.finished)
     yield from (steps, tokens, graph, eager, cached, accepted, finished, run, gpu, stage, gc_n, gc_s)
 
 

@@ -51,7 +51,8 @@ class RankTotals:
     eager: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     cached: int = 0
     accepted: int = 0
-    finished: int = 0
+    finished: int | None = None
+    """None until an agent tells it."""
     run_batch: dict[int, Histogram] = field(default_factory=lambda: defaultdict(Histogram))
     gpu: dict[tuple[int, int], Histogram] = field(default_factory=lambda: defaultdict(Histogram))
     """(runner, mode) → GPU time of its forwards."""
@@ -139,4 +140,6 @@ def _count(rank: RankTotals, frame: Frame) -> None:
             rank.gc_s[g] += float(ns[gen == g].sum()) / 1e9
     elif table == "result":
         rank.accepted += int(np.maximum(column("accepted"), 0).sum())
-        rank.finished += int(np.maximum(column("finished"), 0).sum())
+        told = column("finished")
+        if (told >= 0).any():
+            rank.finished = (rank.finished or 0) + int(np.maximum(told, 0).sum())

@@ -55,7 +55,7 @@ def _look(r: RankFacts, held: bool) -> tuple[float, str, str, str] | None:
 def _step(r: RankFacts, stage: str) -> str:
     if r.args.get("disable_overlap_schedule"):
         return "restart without --disable-overlap-schedule: the host's work then hides behind the GPU's"
-    if (r.short.modes.get("DECODE") or r.short.modes["TARGET_VERIFY"]).graph_share == 0:
+    if r.args.get("disable_cuda_graph"):
         return "restart with CUDA graphs (without --disable-cuda-graph): launches cost the host most of a step"
     return {
         "process_batch_result": "restart with --stream-interval 8: fewer results to hand on a step",

@@ -116,12 +116,18 @@ def shares_line(items: Sequence[tuple[str, float, str]], width: int) -> Line:
 
 
 def shares_list(items: Sequence[tuple[str, float, str, str]], width: int, height: int) -> list[Line]:
-    """A line each of (name, share 0–1, figure in words, style); the last line sums what does not fit."""
+    """A line each of (name, share 0–1, figure in words, style); the last line sums what does not fit.
+
+    It names the largest of it, if that is more than the last line that fits.
+    """
     items = list(items)
     if len(items) > height > 0:
         kept = items[: height - 1]
         rest = items[height - 1 :]
-        kept.append((f"{len(rest)} more", sum(s for _, s, _, _ in rest), "", "quiet"))
+        largest = max(rest, key=lambda item: item[1])
+        hidden = not kept or largest[1] > kept[-1][1]  # what comes last by its nature may be most of it
+        words = f"{len(rest)} more, {largest[0]} {fmt.percent(largest[1])}" if hidden else f"{len(rest)} more"
+        kept.append((words, sum(s for _, s, _, _ in rest), "", "quiet"))
         items = kept
     name_width = min(28, max((len(name) for name, _, _, _ in items), default=0))
     figure_width = max((len(f) for _, _, f, _ in items), default=0)
