@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from sgtop_core.model.snapshot import Alert, Attach, Overhead, Server, Snapshot
 from sgtop_core.recording.errors import RecordingError
-from sgtop_core.recording.keeper import OnAlert, attach, can_record_to, file_name
+from sgtop_core.recording.keeper import OnAlert, attach, can_record_into, can_record_to, file_name
 from sgtop_core.recording.reader import Recording
+from sgtop_core.recording.writer import FileWriter
+from sgtop_tui.recordings import file_size
 
 from tests.recording import frames
 
@@ -93,8 +95,33 @@ def test_names_of_files_hold_no_paths() -> None:
     assert file_name(None, 1.79e9).startswith("sgtop-2026")
 
 
+def test_advice_about_where_to_record_works(tmp_path: Path) -> None:
+    """A folder cannot be made where a file is, and -f does not write over a folder."""
+    (file := tmp_path / "rec.sgtop").write_text("x")
+    for path in (file / "x.sgtop", file / "deep" / "x.sgtop"):
+        with pytest.raises(RecordingError, match=r"rec.sgtop is a file, not a folder") as e:
+            can_record_to(path)
+        assert "mkdir" not in e.value.mend
+    with pytest.raises(RecordingError, match="is a file, not a folder"):
+        can_record_into(file)
+    for overwrite in (False, True):
+        with pytest.raises(RecordingError, match="is a folder") as e:
+            FileWriter(tmp_path, {}, overwrite=overwrite)
+        assert e.value.mend == f"-o {tmp_path}/NAME.sgtop"
+    with pytest.raises(RecordingError, match="is a folder"):
+        can_record_to(tmp_path)
+    with pytest.raises(RecordingError) as e:
+        can_record_into(tmp_path / "a b")
+    assert e.value.mend == f"mkdir -p '{tmp_path}/a b'"
+
+
 def test_a_missing_folder_is_said_before_anything_is_recorded(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match="is not a folder") as e:
         can_record_to(tmp_path / "no" / "x.sgtop")
     assert e.value.mend.startswith("mkdir -p ")
     can_record_to(tmp_path / "x.sgtop")
+
+
+@pytest.mark.parametrize(("size", "words"), [(0, "0 bytes"), (44_321, "44 kB"), (999_600, "1.0 MB"), (12e6, "12.0 MB")])
+def test_sizes_of_files(size: int, words: str) -> None:
+    assert file_size(int(size)) == words

@@ -50,6 +50,11 @@ def save(recorder: Recorder | None, snapshot: Snapshot | None) -> str:
 
 def _size(path: str | None) -> str:
     try:
-        return f"{os.path.getsize(path or '') / 1e6:.1f} MB"
+        return file_size(os.path.getsize(path or ""))
     except OSError:
         return "size unknown"
+
+
+def file_size(size: int) -> str:
+    """``44 kB``, ``1.2 MB``."""
+    return f"{size / 1e6:.1f} MB" if size >= 999_500 else f"{size / 1e3:.0f} kB" if size >= 1000 else f"{size} bytes"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from sgtop_core.model.snapshot import Snapshot
 
 from .errors import RecordingError
 from .recorder import Recorder
+from .writer import refuse_folder
 
 RING_S = 300.0
 """Seconds of the past that are kept in memory; about 1 to 25 MB, by ranks and steps a second."""
@@ -101,10 +103,22 @@ def can_record_to(path: str | os.PathLike[str]) -> None:
     """Say early what would fail late.
 
     Raises:
+        RecordingError: it is a folder; or its own cannot be written in.
+    """
+    refuse_folder(Path(path))
+    can_record_into(Path(path).parent)
+
+
+def can_record_into(folder: str | os.PathLike[str]) -> None:
+    """Say early what would fail late.
+
+    Raises:
         RecordingError: there is no such folder, or no permission to write in it.
     """
-    folder = Path(path).parent
-    if not folder.is_dir():
-        raise RecordingError(f"{folder} is not a folder", "", f"mkdir -p {folder}")
+    if not os.path.isdir(folder):
+        there = next((str(p) for p in (Path(folder), *Path(folder).parents) if os.path.exists(p)), "/")
+        if not os.path.isdir(there):
+            raise RecordingError(f"{there} is a file, not a folder", "", "another -o")
+        raise RecordingError(f"{folder} is not a folder", "", f"mkdir -p {shlex.quote(str(folder))}")
     if not os.access(folder, os.W_OK):
         raise RecordingError(f"no permission to write in {folder}", "", "another -o")

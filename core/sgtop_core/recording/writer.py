@@ -10,6 +10,16 @@ from . import container
 from .errors import RecordingError
 
 
+def refuse_folder(path: Path) -> None:
+    """Neither -f nor a new name would help.
+
+    Raises:
+        RecordingError: ``path`` is a folder.
+    """
+    if os.path.isdir(path):
+        raise RecordingError(f"{path} is a folder", "a recording is one file", f"-o {path / 'NAME.sgtop'}")
+
+
 class FileWriter:
     """A recording being written.
 
@@ -28,7 +38,8 @@ class FileWriter:
         self._file: BinaryIO | None = None
         try:
             self._file = open(self.path, "wb" if overwrite else "xb", buffering=0)  # noqa: SIM115
-        except FileExistsError:
+        except (FileExistsError, IsADirectoryError):
+            refuse_folder(self.path)
             raise RecordingError(
                 f"{self.path} is there already", "a recording is never written over", "-f, or another -o"
             )

@@ -8,7 +8,7 @@ import argparse
 import sys
 import time
 
-from . import exit_codes
+from .signals import Signals
 from .standing import Standing
 
 
@@ -24,21 +24,20 @@ def run(args: argparse.Namespace) -> int:
         kernels=getattr(args, "kernels", None) or "off",
     )
     session = Session(args.attach, options)
-    session.start()
-    try:
-        end = None if args.for_s is None else time.monotonic() + args.for_s
-        last = None
-        standing = Standing()
-        while end is None or time.monotonic() < end:
-            shot = session.snapshot()
-            if shot is not last:
-                last = shot
-                standing(shot)
-                sys.stdout.write(line(shot) + "\n")
-                sys.stdout.flush()
-            time.sleep(0.05)
-    except KeyboardInterrupt:
-        pass  # the usual way to end it
-    finally:
-        session.stop()
-    return exit_codes.OK
+    standing = Standing()
+    with Signals() as signals:  # any of them is the usual way to end it
+        session.start()
+        try:
+            end = None if args.for_s is None else time.monotonic() + args.for_s
+            last = None
+            while not signals.came and (end is None or time.monotonic() < end):
+                shot = session.snapshot()
+                if shot is not last:
+                    last = shot
+                    standing(shot)
+                    sys.stdout.write(line(shot) + "\n")
+                    sys.stdout.flush()
+                signals.sleep(0.05)
+        finally:
+            session.stop()
+    return standing.code

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
-import threading
 import time
 
 from . import exit_codes, options
+from .signals import Signals
 from .standing import Standing
 
 
@@ -28,30 +27,33 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Serve."""
-    from sgtop_core.exporter.serve import Exporter
+    from sgtop_core.exporter.serve import Exporter, ListenError, parse_address
     from sgtop_core.exporter.totals import Totals
     from sgtop_core.session import Session, SessionOptions
 
+    from . import UserError
+
+    try:
+        parse_address(args.listen)
+    except ListenError as e:
+        raise UserError(e.what, e.why, e.mend, exit_codes.USAGE) from None
     session = Session(args.attach, SessionOptions(readonly=args.readonly))
     totals = Totals()
     session.taps.append(totals.tap)
-    over = threading.Event()
-    before = signal.signal(signal.SIGTERM, lambda *_: over.set())
-    session.start()
-    try:
-        exporter = Exporter(args.listen, session.snapshot, totals)
+    standing = Standing()
+    with Signals() as signals:  # any of them is the usual way to end it
+        session.start()
         try:
-            print(exporter.url, flush=True)
-            print("sgtop: serving until Ctrl-C", file=sys.stderr)
-            standing = Standing()
-            end = None if args.for_s is None else time.monotonic() + args.for_s
-            while not over.wait(0.25) and (end is None or time.monotonic() < end):
-                standing(session.snapshot())
+            exporter = Exporter(args.listen, session.snapshot, totals)
+            try:
+                print(exporter.url, flush=True)
+                print("sgtop: serving until Ctrl-C", file=sys.stderr)
+                end = None if args.for_s is None else time.monotonic() + args.for_s
+                while not signals.came and (end is None or time.monotonic() < end):
+                    signals.sleep(0.25)
+                    standing(session.snapshot())
+            finally:
+                exporter.close()
         finally:
-            exporter.close()
-    except KeyboardInterrupt:
-        pass  # the usual way to end it
-    finally:
-        session.stop()
-        signal.signal(signal.SIGTERM, before)
-    return exit_codes.OK
+            session.stop()
+    return standing.code

@@ -9,6 +9,8 @@ import time
 from typing import TYPE_CHECKING
 
 from . import exit_codes
+from .signals import Signals
+from .standing import CODES
 
 if TYPE_CHECKING:
     from sgtop_core.model.snapshot import Snapshot
@@ -19,7 +21,6 @@ ATTACH_S = 15.0
 """Longest wait for the first figures; with a server that starts or hangs that is an answer too."""
 GONE_S = 3.0
 """Longest wait after the look for whether the server has gone, if its ranks were lost."""
-_CODES = {"starting": exit_codes.NOT_READY, "hung": exit_codes.NOT_READY, "waiting": exit_codes.SERVER_GONE}
 
 
 def run(args: argparse.Namespace) -> int:
@@ -32,11 +33,12 @@ def run(args: argparse.Namespace) -> int:
     kernels = getattr(args, "kernels", None) or "off"
     options = SessionOptions(readonly=args.readonly, nvtx=args.nvtx, window_s=max(window, look_s), kernels=kernels)
     session = Session(args.attach, options)
-    session.start()
-    try:
-        shot, gone = observe(session, look_s)
-    finally:
-        session.stop()
+    with Signals() as signals:
+        session.start()
+        try:
+            shot, gone = observe(session, look_s, signals)
+        finally:
+            session.stop()
     if args.json:
         from sgtop_core.jsonout import as_json
 
@@ -51,17 +53,21 @@ def run(args: argparse.Namespace) -> int:
             f"sgtop: the server went away; this is what was seen until then ({shot.covered_s:.1f} s)", file=sys.stderr
         )
         return exit_codes.SERVER_GONE
-    return _CODES.get(shot.attach.state, exit_codes.OK)
+    return CODES.get(shot.attach.state, exit_codes.OK)
 
 
-def observe(session: Session, look_s: float) -> tuple[Snapshot, bool]:
+def observe(session: Session, look_s: float, signals: Signals) -> tuple[Snapshot, bool]:
     """The snapshot after ``look_s`` seconds of figures, or the last one if none came in time.
 
     If the server goes away meanwhile: the last one with figures, and True.
+
+    Raises:
+        KeyboardInterrupt: a signal came before that.
     """
     end = time.monotonic() + ATTACH_S
     while _connecting(session.snapshot()) and time.monotonic() < end:
-        time.sleep(0.02)
+        signals.check()
+        signals.sleep(0.02)
     first = session.snapshot()
     if first.attach.state in ("starting", "waiting"):
         return first, False
@@ -69,6 +75,7 @@ def observe(session: Session, look_s: float) -> tuple[Snapshot, bool]:
     seen: Snapshot | None = None
     # snapshots end some 0.4 s in the past: wait until the look is in them, and a little longer at most
     while True:
+        signals.check()
         s = session.snapshot()
         if s.attach.state == "waiting" and seen is not None:
             return seen, True
@@ -79,7 +86,7 @@ def observe(session: Session, look_s: float) -> tuple[Snapshot, bool]:
         over = (now >= end and s.covered_s >= look_s) or now >= end + 1.0
         if over and (live or seen is None or now >= end + GONE_S):  # a lost rank may mean that the server goes
             return s, False
-        time.sleep(0.02)
+        signals.sleep(0.02)
 
 
 def _connecting(shot: Snapshot) -> bool:

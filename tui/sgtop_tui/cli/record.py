@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from ..recordings import file_size
 from . import exit_codes, options
+from .signals import Signals
 from .standing import Standing
 
 if TYPE_CHECKING:
@@ -39,26 +42,29 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Record until --for is over or Ctrl-C."""
-    from sgtop_core.recording.keeper import attach, can_record_to
+    """Record until --for is over, Ctrl-C, SIGTERM or SIGHUP."""
+    from sgtop_core.recording.keeper import attach, can_record_into, can_record_to
     from sgtop_core.session import Session, SessionOptions
 
     if args.output:
-        can_record_to(f"{args.output}/x" if args.on_alert else args.output)
+        can_record_into(args.output) if args.on_alert else can_record_to(args.output)
     session = Session(args.attach, SessionOptions(readonly=args.readonly))
     problems: list[str] = []
     recorder = attach(session, ring_s=args.ring if args.on_alert else 0.0, on_line=problems.append)
-    try:
-        if not args.on_alert and args.output:
-            recorder.start(args.output, overwrite=args.force)
-        session.start()
-        return _on_alert(session, recorder, args) if args.on_alert else _file(session, recorder, args, problems)
-    finally:
-        session.stop()
-        recorder.close()
+    with Signals() as signals:  # until the file is closed: a second one must not break it
+        try:
+            if not args.on_alert and args.output:
+                recorder.start(args.output, overwrite=args.force)
+            session.start()
+            if args.on_alert:
+                return _on_alert(session, recorder, args, signals)
+            return _file(session, recorder, args, signals, problems)
+        finally:
+            session.stop()
+            recorder.close()
 
 
-def _file(session: Session, recorder: Recorder, args: argparse.Namespace, problems: list[str]) -> int:
+def _file(session: Session, recorder: Recorder, args: argparse.Namespace, signals: Signals, problems: list[str]) -> int:
     from sgtop_core.recording.keeper import file_name
 
     if recorder.state().path is None:
@@ -67,13 +73,10 @@ def _file(session: Session, recorder: Recorder, args: argparse.Namespace, proble
     say = _Progress()
     standing = Standing(say.end)
     begin = time.monotonic()
-    try:
-        while not problems and (args.for_s is None or time.monotonic() - begin < args.for_s):
-            time.sleep(0.25)
-            standing(session.snapshot())
-            say(session.snapshot(), recorder)
-    except KeyboardInterrupt:
-        pass  # the usual way to end it
+    while not problems and not signals.came and (args.for_s is None or time.monotonic() - begin < args.for_s):
+        signals.sleep(0.25)
+        standing(session.snapshot())
+        say(session.snapshot(), recorder)
     session.stop()
     recorder.stop()
     say.end()
@@ -82,13 +85,11 @@ def _file(session: Session, recorder: Recorder, args: argparse.Namespace, proble
         print(f"sgtop: {state.lost} frames did not fit the recorder's queue and are missing", file=sys.stderr)
     if problems:
         print(f"sgtop: {problems[0]}", file=sys.stderr)
-    print(path)
-    if problems:
-        return exit_codes.FAILED
-    return exit_codes.SERVER_GONE if standing.gone else exit_codes.OK
+    print(path, flush=True)
+    return exit_codes.FAILED if problems else standing.code
 
 
-def _on_alert(session: Session, recorder: Recorder, args: argparse.Namespace) -> int:
+def _on_alert(session: Session, recorder: Recorder, args: argparse.Namespace, signals: Signals) -> int:
     from sgtop_core.recording.keeper import OnAlert
 
     on_alert = OnAlert(recorder, args.output or ".")
@@ -96,23 +97,20 @@ def _on_alert(session: Session, recorder: Recorder, args: argparse.Namespace) ->
     standing = Standing(say.end)
     begin = time.monotonic()
     last: Any = None
-    try:
-        while args.for_s is None or time.monotonic() - begin < args.for_s:
-            time.sleep(0.1)
-            s = session.snapshot()
-            if s is last:
-                continue
-            last = s
-            standing(s)
-            written = on_alert.look(s)
-            if written:
-                say.end()
-                print(written, flush=True)
-            say(s, recorder)
-    except KeyboardInterrupt:
-        pass
+    while not signals.came and (args.for_s is None or time.monotonic() - begin < args.for_s):
+        signals.sleep(0.1)
+        s = session.snapshot()
+        if s is last:
+            continue
+        last = s
+        standing(s)
+        written = on_alert.look(s)
+        if written:
+            say.end()
+            print(written, flush=True)
+        say(s, recorder)
     say.end()
-    return exit_codes.OK
+    return standing.code
 
 
 class _Progress:
@@ -130,14 +128,15 @@ class _Progress:
         self._next = now + 1.0
         r = recorder.state()
         steps = sum(m.steps_per_s for rank in s.ranks for m in rank.modes.values())
-        seconds, size = (r.seconds, r.bytes) if r.path else (r.ring_seconds, r.ring_bytes)
+        seconds, held = (r.seconds, r.bytes) if r.path else (r.ring_seconds, r.ring_bytes)
         what = "recording" if r.path else "in memory"
-        line = f"{what} {seconds:.0f} s, {size / 1e6:.1f} MB, {steps:.0f} steps/s, {s.attach.state}; Ctrl-C ends it"
+        line = f"{what} {seconds:.0f} s, {file_size(held)}, {steps:.0f} steps/s, {s.attach.state}; Ctrl-C ends it"
         print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
         self._shown = True
 
     def end(self) -> None:
         """Leave the line."""
         if self._shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
             self._shown = False
+            with contextlib.suppress(OSError):  # SIGHUP: the terminal is gone
+                print("\r\x1b[K", end="", file=sys.stderr, flush=True)

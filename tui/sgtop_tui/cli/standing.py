@@ -6,8 +6,14 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from . import exit_codes
+
 if TYPE_CHECKING:
     from sgtop_core.model.snapshot import Snapshot
+
+
+CODES = {"starting": exit_codes.NOT_READY, "hung": exit_codes.NOT_READY, "waiting": exit_codes.SERVER_GONE}
+"""State of the attachment → exit code of a command that ends in it; 0 in all others."""
 
 
 class Standing:
@@ -19,9 +25,9 @@ class Standing:
         self._before = before
 
     @property
-    def gone(self) -> bool:
-        """The server is gone."""
-        return self._state == "waiting"
+    def code(self) -> int:
+        """The exit code of a command that ends now."""
+        return CODES.get(self._state, exit_codes.OK)
 
     def __call__(self, shot: Snapshot) -> None:
         """Look at a snapshot."""
