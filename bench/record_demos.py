@@ -69,8 +69,8 @@ def neighbour(session: Session, seconds: float) -> None:
 
 
 SCENES = (
-    Scene("cpu-server", "a small model on a CPU server: prefill, decode, bursts, quiet spells", 50, 45.0, nothing),
-    Scene("cpu-contention", "the same server while a busy process shares the scheduler's CPU", 40, 45.0, neighbour),
+    Scene("cpu-server", "a small model on a CPU server: prefill, decode, bursts, quiet spells", 40, 45.0, nothing),
+    Scene("cpu-contention", "the same server while a busy process shares the scheduler's CPU", 50, 45.0, neighbour),
 )
 
 

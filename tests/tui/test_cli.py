@@ -36,13 +36,46 @@ def test_help_names_every_command_and_exit_code(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([name, "--help"]) == exit_codes.OK
-    assert f"sgtop {name}" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"sgtop {name}" in out
+    assert "%%" not in out, "a per cent sign is doubled in help=, not in description="
 
 
-@pytest.mark.parametrize("form", ["--once", "--json"])
-def test_a_recording_of_the_screen_needs_the_screen(form: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--record", "x", form]) == exit_codes.USAGE
-    assert "fix: sgtop record" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("argv", "mend"),
+    [
+        (["--once"], "sgtop record -o x --for TIME"),
+        (["--json", "--for", "2m"], "sgtop record -o x --for 120s"),
+        (["-a", ":39001"], "sgtop record --attach :39001 -o x --for TIME"),  # no terminal here
+        (["-a", ":39001", "--once"], "sgtop record --attach :39001 -o x --for TIME"),
+    ],
+)
+def test_a_recording_of_the_screen_needs_the_screen(
+    argv: list[str], mend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["--record", "x", *argv]) == exit_codes.USAGE
+    assert f"fix: {mend}\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["demo", "bogus"],
+        ["metrics", "--listen", "bogus"],
+        ["metrics", "--listen", ":99999"],
+        ["export", "x.sgtop", "--to", "csv", "-o", "y", "--from", "1s"],
+        ["-a", "bogus", "--once"],
+    ],
+    ids=" ".join,
+)
+def test_what_only_the_command_itself_can_tell_is_a_wrong_command_line_too(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == exit_codes.USAGE
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("sgtop: ")
 
 
 @pytest.mark.parametrize(

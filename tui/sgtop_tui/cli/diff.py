@@ -13,7 +13,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "diff",
         help="what changed between two recordings, with the noise",
         description="Compare two recordings, rank by rank. Noise comes from each recording's own 5 s blocks: a change "
-        "counts when the 95 %% interval of the difference does not hold 0.",
+        "counts when the 95 % interval of the difference does not hold 0.",
     )
     p.add_argument("a", metavar="A")
     p.add_argument("b", metavar="B")

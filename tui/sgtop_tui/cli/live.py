@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 
 from . import exit_codes, options
@@ -61,12 +62,18 @@ def run(args: argparse.Namespace) -> int:
     """Show the screen, or hand over to the headless form that was asked for."""
     from . import UserError, load
 
-    if args.record and (args.json or args.once):
-        raise UserError(
-            "--record goes with the screen only", "", "sgtop record --attach T -o FILE --for TIME", exit_codes.USAGE
-        )
+    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    if args.record and (args.json or args.once or not terminal):
+        why = "" if args.json or args.once else "there is no terminal to draw on"
+        raise UserError("--record goes with the screen only", why, _record(args), exit_codes.USAGE)
     if args.json and not args.once:
         return load("json_lines").run(args)
-    if args.once or not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if args.once or not terminal:
         return load("once").run(args)
     return load("screen").run(args)
+
+
+def _record(args: argparse.Namespace) -> str:
+    """The command that records what was asked for, without a screen."""
+    words = ["sgtop", "record", *(["--attach", args.attach] if args.attach else []), "-o", args.record]
+    return f"{shlex.join(words)} --for {f'{args.for_s:g}s' if args.for_s else 'TIME'}"

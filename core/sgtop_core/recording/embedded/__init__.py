@@ -16,6 +16,13 @@ from sgtop_core.recording.reader import Recording
 SUFFIX = ".sgtop"
 
 
+class NoSuchDemo(RecordingError):
+    """No embedded recording has that name."""
+
+    exit_code = 2
+    """The command line is wrong."""
+
+
 @dataclass(frozen=True, slots=True)
 class Demo:
     """One embedded recording."""
@@ -57,5 +64,5 @@ def open_demo(name: str | None = None) -> Recording:
     names = [d.name for d in demos]
     chosen = name or names[0]
     if chosen not in names:
-        raise RecordingError(f"there is no demo {chosen!r}", f"there are {', '.join(names)}", "sgtop demo --list")
+        raise NoSuchDemo(f"there is no demo {chosen!r}", f"there are {', '.join(names)}", "sgtop demo --list")
     return Recording(BytesIO(_read(chosen)))
