@@ -87,8 +87,9 @@ def test_text_says_what_is_missing(runs: dict[str, tuple[Live, Figures]]) -> Non
     f = dc.replace(runs["a"][1], complete=False, damage=2, lost={"step": 7})
     out = text.text(f)
     assert "broken off" in out
-    assert "2 damaged parts" in out
+    assert "2 damaged parts were" in out
     assert "7 rows of step were lost" in out
+    assert "1 damaged part was skipped" in text.text(dc.replace(f, damage=1))
 
 
 def test_json_and_csv(runs: dict[str, tuple[Live, Figures]]) -> None:

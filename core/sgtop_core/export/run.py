@@ -28,6 +28,9 @@ class Done:
     until_s: float
     cut: bool
     """There was more than fits: the range ends earlier than asked."""
+    complete: bool
+    damage: int
+    """Of the recording, as its reader has them."""
 
 
 def timeline(
@@ -68,7 +71,7 @@ def export(
     """
     with Recording(path) as r:
         t, cut = timeline(r, from_s=from_s, until_s=until_s, max_events=max_events or MAX_EVENTS[to])
-        start = r.start_ns
+        start, complete, damage = r.start_ns, r.complete, r.damage
     try:
         mode = "w" if overwrite else "x"
         if to == "perfetto":
@@ -81,4 +84,4 @@ def export(
         raise RecordingError(f"{out} is there already", "", "-f writes over it") from None
     except OSError as e:
         raise RecordingError(f"{out} cannot be written", e.strerror or str(e)) from e
-    return Done(str(out), t.events, (t.start_ns - start) / 1e9, (t.end_ns - start) / 1e9, cut)
+    return Done(str(out), t.events, (t.start_ns - start) / 1e9, (t.end_ns - start) / 1e9, cut, complete, damage)

@@ -39,21 +39,26 @@ class Recording:
             index = container.read_index(self._file, self._size)
             self.complete = index is not None
             """The recorder ended it; else it was broken off (killed, disk full) or is still being written."""
-            self.damage = 0
-            """Stretches that could not be read, so far."""
+            self._missing = 0
+            self._unread: set[int] = set()
             self._after_damage: frozenset[int] = frozenset()
             """Chunks before which others are missing, where no index says so."""
             if index is not None:
                 self.chunks = index
             else:
                 self.chunks, damage = container.scan(self._file, self._size)
-                self.damage, self._after_damage = len(damage), frozenset(damage)
+                self._missing, self._after_damage = len(damage), frozenset(damage)
         except BaseException:
             self.close()
             raise
         if not self.chunks:
             self.close()
             raise RecordingError(f"{self.name} holds no data", "it ends before its first second was written")
+
+    @property
+    def damage(self) -> int:
+        """Stretches that could not be read, so far; however often they were tried."""
+        return self._missing + len(self._unread)
 
     @property
     def start_ns(self) -> int:
@@ -92,7 +97,7 @@ class Recording:
             try:
                 found = self._chunk(i)
             except DamagedChunk:
-                self.damage += 1
+                self._unread.add(i)
                 want_sticky = True
                 continue
             if want_sticky or i in self._after_damage:
@@ -146,6 +151,11 @@ class Recording:
     def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
         """Close the file."""
         self.close()
+
+
+def damaged(n: int) -> str:
+    """``1 damaged part``, ``2 damaged parts``."""
+    return f"{n} damaged part{'' if n == 1 else 's'}"
 
 
 STICKY_KINDS = frozenset({"hello"})

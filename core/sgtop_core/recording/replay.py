@@ -24,7 +24,7 @@ from .chunk import Entry
 from .columns import Ints
 from .errors import RecordingError
 from .feed import Feed
-from .reader import Recording
+from .reader import Recording, damaged
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 LEAD_NS = int(WINDOWS[-1].seconds * 1e9)
@@ -189,7 +189,7 @@ class ReplaySession:
     def _words(self, live: str) -> str:
         where = f"{(self._at - self.recording.start_ns) / 1e9:.1f} of {self.recording.seconds:.1f} s"
         state = "ended" if self._ended else "paused" if self._paused else f"{self._speed:g}×"
-        damage = f", {self.recording.damage} damaged parts skipped" if self.recording.damage else ""
+        damage = f", {damaged(self.recording.damage)} skipped" if self.recording.damage else ""
         if self._feed.malformed:
             damage += f", {self._feed.malformed} entries that this sgtop cannot read"
         return f"replay {where}, {state}{damage}" + (f"; then: {live}" if live else "")

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import PurePath
 
+from sgtop_core.recording.reader import damaged
+
 from .figures import REST, Figures
 from .tables import TRACED, Table, Value, grid, tables
 
@@ -31,7 +33,7 @@ def head(f: Figures) -> Iterator[str]:
     if not f.complete:
         yield "The recording was broken off: it ends where the last whole second was written."
     if f.damage:
-        yield f"{f.damage} damaged parts were skipped."
+        yield f"{damaged(f.damage)} {'was' if f.damage == 1 else 'were'} skipped."
     for table, n in f.lost.items():
         yield f"{n} rows of {table} were lost while it was recorded: counts are too low by as much."
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from . import exit_codes, options
+from .replay import warn
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -32,6 +33,7 @@ def run(args: argparse.Namespace) -> int:
     from sgtop_core.export.run import export
 
     done = export(args.file, args.to, args.output, from_s=args.from_s, until_s=args.until_s, overwrite=args.force)
+    warn(done.complete, done.damage)
     span = f"{done.from_s:.1f} s to {done.until_s:.1f} s"
     print(f"sgtop: {done.events:,} events, {span}".replace(",", " "), file=sys.stderr)
     if done.cut:
@@ -47,9 +49,11 @@ def _csv(args: argparse.Namespace) -> int:
     from . import UserError
 
     if args.from_s is not None or args.until_s is not None:
-        raise UserError("--from and --until go with perfetto and html", "the tables are of the whole recording")
+        why = "the tables are of the whole recording"
+        raise UserError("--from and --until go with perfetto and html", why, "", exit_codes.USAGE)
     with Recording(args.file) as recording:
         figures = measure.measure(recording)
+    warn(figures.complete, figures.damage)
     folder = Path(args.output)
     try:
         folder.mkdir(parents=True, exist_ok=True)

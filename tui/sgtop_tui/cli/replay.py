@@ -56,8 +56,12 @@ def run(args: argparse.Namespace) -> int:
     from sgtop_core.recording.reader import Recording
 
     with Recording(args.file) as recording:
-        _warn(recording)
-        return play(recording, args)
+        warn(recording.complete, told := recording.damage)
+        try:
+            return play(recording, args)
+        finally:
+            if recording.damage > told:
+                warn(True, recording.damage)
 
 
 def play(recording: Recording, args: argparse.Namespace, *, loop: bool = False) -> int:
@@ -96,8 +100,11 @@ def play(recording: Recording, args: argparse.Namespace, *, loop: bool = False) 
         player.stop()
 
 
-def _warn(recording: Recording) -> None:
-    if not recording.complete:
+def warn(complete: bool, damage: int) -> None:
+    """Say what is missing from a recording."""
+    from sgtop_core.recording.reader import damaged
+
+    if not complete:
         print("sgtop: this recording was broken off; it is shown as far as it goes", file=sys.stderr)
-    if recording.damage:
-        print(f"sgtop: {recording.damage} damaged parts are skipped", file=sys.stderr)
+    if damage:
+        print(f"sgtop: {damaged(damage)} {'is' if damage == 1 else 'are'} skipped", file=sys.stderr)
