@@ -90,7 +90,7 @@ SWITCH: dict[str, str] = {
     "waits": "str, in words: what a pending flip waits for",
     "switches": "list of maps: name, state (on, off, pending), wanted (on, off), available, reason (why not), "
     "step (the first that runs with its flip), owner, left_s (until it goes back by itself; null: kept, or not "
-    "flipped), asked (ns)",
+    "flipped), asked (ns), why (its last flip went back, in words)",
     "slots": "list of maps: rank, armed, state, at (forward_ct where that state began), seen (forward_ct now)",
     "log": "list of [forward_ct, state, ns]: this rank's own changes, oldest first",
     "ct": "int, forward_ct now",

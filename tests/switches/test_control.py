@@ -3,87 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 from sgtop_core.switches.control import NAMES, Switches
 from sgtop_probes.http import HttpError
 
-from tests.switches.rig import Agent, Peer, Scheduler
+from tests.switches.rig import Server
 
 GRAPH = "cuda-graph-decode"
-
-
-class Http:
-    """Answers GETs."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-        self.error: HttpError | None = None
-
-    def get(self, path: str) -> bytes:
-        self.asked.append(path)
-        if self.error is not None:
-            raise self.error
-        return b"Cache flushed.\n"
-
-
-class Server:
-    """A session over agents in this process: ``dp`` replicas of ``tp`` ranks."""
-
-    def __init__(self, tp: int = 2, dp: int = 1, readonly: bool = False) -> None:
-        self.readonly = readonly
-        self.asked: list[tuple[str, str]] = []
-        self.refuse: dict[tuple[str, str], str] = {}
-        self.missing: set[str] = set()
-        self.web: Http | None = Http()
-        self.agents: dict[str, Agent] = {}
-        self.peers: dict[str, Peer] = {}
-        self._place: dict[str, dict[str, int]] = {}
-        for d in range(dp):
-            for t in range(tp):
-                label = f"DP{d} TP{t}" if dp > 1 else f"TP{t}"
-                self.agents[label], self.peers[label] = Agent(Scheduler(t, tp)), Peer(label)
-                self.agents[label].clients.append(self.peers[label])
-                self._place[label] = {"dp": d, "tp": t, "tp_size": tp}
-
-    def hellos(self) -> dict[str, Any]:
-        return {k: None if k in self.missing else {"k": "hello", "rank": p} for k, p in self._place.items()}
-
-    def http(self) -> Any:
-        return self.web
-
-    def ask(
-        self, rank: str, op: str, args: Mapping[str, Any], fds: Sequence[int] = ()
-    ) -> tuple[Mapping[str, Any], list[int]]:
-        self.asked.append((rank, op))
-        if (rank, op) in self.refuse:
-            return {"ok": False, "error": self.refuse[rank, op]}, []
-        peer = self.peers[rank]
-        peer.fds.extend(os.dup(fd) for fd in fds)
-        reply = self.agents[rank].call(peer, op, **args)
-        came, peer.handed = peer.handed, []
-        return reply, came
-
-    def turn(self, n: int = 8) -> None:
-        for i in range(n):
-            for agent in self.agents.values():
-                agent.scheduler.get_next_batch_to_run()
-                agent.scheduler.forward_ct += 1
-                agent.tick(10**12 + i)
-
-    def graphs(self) -> dict[str, bool]:
-        return {label: a.scheduler.decodes_with_graphs() for label, a in self.agents.items()}
-
-    def end(self) -> None:
-        for label, agent in self.agents.items():
-            agent.drop(self.peers[label])
-        self.turn()
-        for agent in self.agents.values():
-            assert not agent.busy()
-            agent.undo()
-        assert set(self.graphs().values()) == {True}
 
 
 def test_all_ranks_of_all_groups_change() -> None:

@@ -88,8 +88,9 @@ class Actions:
             raise OpError(f"cannot pin to CPUs {_ranges(cpus)}: {error.strerror}; the process may use {_allowed()}")
         self._cpus = self._cpus or before
         self._owner["pinning"] = id(call.client), who
-        self._audit(f"scheduler pinned to CPUs {_ranges(cpus)} (pid {os.getpid()}), asked by {who}")
-        return {"cpus": sorted(os.sched_getaffinity(0)), "before": sorted(self._cpus.get(os.getpid(), set()))}
+        now = sorted(os.sched_getaffinity(0))  # the kernel leaves out what the process may not use
+        self._audit(f"scheduler pinned to CPUs {_ranges(now)} (pid {os.getpid()}), asked by {who}")
+        return {"cpus": now, "before": sorted(self._cpus.get(os.getpid(), set()))}
 
     def _op_priority(self, call: Call) -> dict[str, Any]:
         nice = call.args.get("nice")

@@ -46,6 +46,8 @@ class SwitchControl:
         self._flips: dict[str, Flip] = {}
         self._back: dict[str, str] = {}
         """switch on its way back → why"""
+        self._whys: dict[str, str] = {}
+        """switch → why its last flip went back; empty while it is flipped"""
         self._word = 0
         self._in_force = 0
         self._told = 0
@@ -84,7 +86,7 @@ class SwitchControl:
         reasons = self._why[1] if fresh else self._reasons()
         own, size = self._group()
         ct = int(self._agent.scheduler.forward_ct)
-        return report.frame(mono(), own, size, ct, self._rank, self._flips, reasons)
+        return report.frame(mono(), own, size, ct, self._rank, self._flips, reasons, self._whys)
 
     def _tell(self) -> None:
         self._told = mono()
@@ -206,6 +208,7 @@ class SwitchControl:
         now = mono()
         flip = Flip(name, id(call.client), self._who(call), now, now + int(for_s * 1e9), self._retracted())
         self._flips[name] = flip
+        self._whys.pop(name, None)
         self._want()
         self._audit(f"{name} off for {for_s:g} s, asked by {flip.who}")
         self._agent.post(self._tell)
@@ -233,10 +236,14 @@ class SwitchControl:
         name = call.args.get("switch")
         if name is not None:
             name = self._name(call)
-        mine = [f.name for f in self._flips.values() if (f.name == name if name else f.owner == id(call.client))]
-        for each in mine:
+        # A person who names a switch gets it back, whoever flipped it. A client that tidies up after itself says
+        # "mine": by then the flip may have ended, and the switch may be off for somebody else.
+        only_mine = name is None or bool(call.args.get("mine"))
+        flips = [f for f in self._flips.values() if name is None or f.name == name]
+        back = [f.name for f in flips if not only_mine or f.owner == id(call.client)]
+        for each in back:
             self._go_back(each, f"asked by {self._who(call)}")
-        return {"back": mine}
+        return {"back": back}
 
     @staticmethod
     def _who(call: Call) -> str:
@@ -257,7 +264,7 @@ class SwitchControl:
         flip = self._flips.pop(name, None)
         if flip is None:
             return {"switch": name, "on": True, "state": "on", "nothing": True}
-        self._back[name] = why
+        self._back[name] = self._whys[name] = why
         self._want()
         self._audit(f"{name} goes back on: {why}", level)
         self._agent.post(self._tell)

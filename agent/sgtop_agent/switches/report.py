@@ -52,6 +52,13 @@ def _environment() -> str:
         return f"SGLANG_RADIX_FORCE_MISS cannot be read: {type(error).__name__}"
 
 
+def _step(flip: Flip | None, after: int, n: int) -> int | None:
+    """The first step that runs with it: of the word, where the agent's clock has not noticed the leader's store yet."""
+    if flip is None or not after & flip.bit:
+        return None
+    return flip.step if flip.step is not None else n + 1
+
+
 def frame(
     now: int,
     own: int,
@@ -60,6 +67,7 @@ def frame(
     rank: RankSwitches | None,
     flips: Mapping[str, Flip],
     why_not: Mapping[str, str],
+    whys: Mapping[str, str],
 ) -> dict[str, Any]:
     """The ``switch`` frame of ``wire.SWITCH``."""
     word = rank.page.words[I_WORD] if rank is not None else 0
@@ -79,10 +87,11 @@ def frame(
                 "wanted": "off" if wanted else "on",
                 "available": not why,
                 "reason": why,
-                "step": flip.step if flip is not None else None,
+                "step": _step(flip, after, n),
                 "owner": flip.who if flip is not None else "",
                 "left_s": max(0.0, (flip.until - now) / 1e9) if flip is not None and flip.until else None,
                 "asked": flip.asked if flip is not None else None,
+                "why": whys.get(name, ""),
             }
         )
     return {

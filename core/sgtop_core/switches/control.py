@@ -117,7 +117,8 @@ class Switches:
             elif op == "action":
                 result = self.action(str(args.get("action")), args)
             else:
-                result = self._each_leader(op.replace("toggle", "switch"), {"switch": args.get("switch"), "who": who()})
+                given = {"switch": args.get("switch"), "who": who(), "mine": bool(args.get("mine"))}
+                result = self._each_leader(op.replace("toggle", "switch"), given)
         except SwitchError as e:
             return {"ok": False, "error": str(e)}
         return {"ok": True, "result": result}
@@ -157,7 +158,7 @@ class Switches:
         except SwitchError:
             for group in done:
                 with suppress(SwitchError):  # its timer and its owner's end undo it too
-                    self._ask(group.labels[0], "switch.back", {"switch": switch, "who": who()})
+                    self._ask(group.labels[0], "switch.back", {"switch": switch, "who": who(), "mine": True})
             raise
         return out
 
@@ -209,7 +210,10 @@ class Switches:
             given = {}
         else:
             raise SwitchError(f"there is no action {action!r}; there are {', '.join(ACTIONS)}")
-        labels = [args["rank"]] if args.get("rank") else [k for k, h in self._session.hellos().items() if h is not None]
+        hellos, rank = self._session.hellos(), args.get("rank")
+        if rank and rank not in hellos:
+            raise SwitchError(f"there is no rank {rank!r}; there are {', '.join(hellos)}")
+        labels = [str(rank)] if rank else [k for k, h in hellos.items() if h is not None]
         if not labels:
             raise SwitchError("no rank has an agent")
         out: dict[str, Any] = {}
@@ -240,7 +244,8 @@ class Switches:
         for fd in fds:
             os.close(fd)
         if not reply.get("ok"):
-            raise SwitchError(f"{label}: {reply.get('error')}")
+            error = str(reply.get("error"))
+            raise SwitchError(error if error.startswith(f"{label} ") else f"{label}: {error}")
         result = reply.get("result")
         return dict(result) if isinstance(result, Mapping) else {}
 
