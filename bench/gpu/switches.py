@@ -198,7 +198,8 @@ def check_radix(b: Bench) -> dict[str, Any]:
 def check_client_killed(b: Bench) -> dict[str, Any]:
     """`sgtop toggle` is killed with the graphs off: they are back within a second on every rank, at one step."""
     with decoding(b.client):
-        command = [sys.executable, "-m", "sgtop_tui", "toggle", DECODE, "off", "--attach", f":{b.port}", "--json"]
+        command = [sys.executable, "-m", "sgtop_tui", "toggle", DECODE, "off", "--yes"]
+        command += ["--attach", f":{b.port}", "--json"]
         env = {**os.environ, "PYTHONPATH": ":".join(str(REPO / part) for part in PARTS)}
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, cwd=REPO) as child:
             assert child.stdout is not None

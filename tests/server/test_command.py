@@ -111,7 +111,17 @@ def test_without_the_right_to_trace_it_says_so_and_shows_what_it_can(server: Cpu
         assert change.returncode == 5, change
         assert "ptrace" in change.stderr.lower()
     flush = subprocess.run(
-        ["setpriv", "--bounding-set", "-sys_ptrace", *COMMAND, "action", "flush-cache", "--attach", f":{server.port}"],
+        [
+            "setpriv",
+            "--bounding-set",
+            "-sys_ptrace",
+            *COMMAND,
+            "action",
+            "flush-cache",
+            "-y",
+            "--attach",
+            f":{server.port}",
+        ],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

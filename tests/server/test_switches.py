@@ -116,7 +116,7 @@ def test_client_is_killed_with_a_switch_flipped(any_server: CpuServer, config: C
 
 def toggling(server: CpuServer) -> subprocess.Popen[str]:
     """``sgtop toggle radix-cache off`` in the background, once it is off."""
-    command = [*COMMAND, "toggle", RADIX, "off", "--attach", f":{server.port}", "--json"]
+    command = [*COMMAND, "toggle", RADIX, "off", "--yes", "--attach", f":{server.port}", "--json"]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=REPO)
     assert child.stdout is not None
     for line in child.stdout:
@@ -238,7 +238,7 @@ def test_streaming_sessions(servers: Pool, version: str, why: str) -> None:
                 "session_params": {"id": opened},
             }
             server.client.call("POST", "/generate", body)
-        done = sgtop("toggle", RADIX, "off", "--attach", f":{server.port}")
+        done = sgtop("toggle", RADIX, "off", "--yes", "--attach", f":{server.port}")
         assert done.returncode == 8, done
         assert why in done.stderr
     finally:
@@ -290,7 +290,7 @@ def test_toggle_from_the_command_line(server: CpuServer) -> None:
     assert switches[RADIX]["available"]
     assert switches["cuda-graph-decode"]["reason"] == "no decode graph was captured"
     with Background(server.client):
-        done = sgtop("toggle", RADIX, "off", "--for", "1s", "--json", "--attach", target)
+        done = sgtop("toggle", RADIX, "off", "--yes", "--for", "1s", "--json", "--attach", target)
         assert done.returncode == 0, done
         events = [json.loads(line) for line in done.stdout.splitlines()]
         assert [e["event"] for e in events] == ["plan", "off", "on"]
@@ -306,7 +306,7 @@ def test_toggle_from_the_command_line(server: CpuServer) -> None:
     ("arguments", "code", "said"),
     [
         (("toggle", RADIX, "off", "--readonly"), 8, "--readonly"),
-        (("toggle", "cuda-graph-decode", "off"), 8, "no decode graph was captured"),
+        (("toggle", "cuda-graph-decode", "off", "--yes"), 8, "no decode graph was captured"),
         (("toggle", "warp", "off"), 2, "there is no switch 'warp'"),
         (("toggle", RADIX, "maybe"), 2, "'maybe' is not on or off"),
         (("toggle", RADIX), 2, "on or off?"),
@@ -314,6 +314,7 @@ def test_toggle_from_the_command_line(server: CpuServer) -> None:
         (("ab", "--switch", "warp"), 2, "there is no switch 'warp'"),
         (("ab", "--switch", "cuda-graph-prefill", "--rounds", "3", "--each", "1s"), 8, "no prefill graph was captured"),
         (("action", "pin", "4000"), 8, "cannot pin"),
+        (("action", "pin", "0", "--rank", "TP9"), 2, "there is TP0"),
         (("action", "priority", "99"), 2, "from -20"),
         (("action", "flush-cache", "--readonly"), 8, "--readonly"),
     ],
@@ -382,10 +383,10 @@ def test_actions(server: CpuServer) -> None:
 
 def test_a_server_without_a_radix_cache(servers: Pool) -> None:
     server = servers.get(Config(flags=("--disable-radix-cache",)))
-    done = sgtop("toggle", RADIX, "off", "--attach", f":{server.port}")
+    done = sgtop("toggle", RADIX, "off", "--yes", "--attach", f":{server.port}")
     assert done.returncode == 8, done
     assert "the radix cache is disabled" in done.stderr
     server.kill()
-    done = sgtop("toggle", RADIX, "off", "--attach", f":{server.port}")
+    done = sgtop("toggle", RADIX, "off", "--yes", "--attach", f":{server.port}")
     assert done.returncode == 3, done
     assert "Traceback" not in done.stderr

@@ -20,7 +20,8 @@ from sgtop_agent.wire import Frame, WireError
 
 from sgtop_core.model.figures import KEEP_S, Figures, StepLog
 from sgtop_core.model.snapshot import Snapshot
-from sgtop_core.switches.control import Switches
+from sgtop_core.switches.control import SwitchError, Switches
+from sgtop_core.switches.own import OwnFlip
 
 MEASURES = {
     "step_ms": "decode step, ms",
@@ -28,6 +29,7 @@ MEASURES = {
     "gap_ms": "gap between steps, ms",
     "hit_ratio": "cache hit ratio",
 }
+RATIO = "B ÷ A: each B against the two A around it, the median over the rounds; not the ratio of the two columns."
 NULL = "null"
 SKIP = 3
 """Steps after a change that belong to neither side: compiling, an overlapped step that was launched before."""
@@ -37,16 +39,22 @@ _T = (0.0, 12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
 """Student's t, two-sided 95 %, by degrees of freedom; the last for all above."""
 ARRIVE_S = 10.0
 PENDING_S = 20.0
+BACK_S = 5.0
 MARGIN_S = 20.0
 """A flip's own timer runs this much longer than the stretch: if this process hangs, the flip goes back."""
 
 
 class AbError(Exception):
-    """Why there is no comparison. ``busy``: the server was not under load."""
+    """Why there is no comparison. ``busy``: the server was not under load. ``left``: how the switch is left."""
 
-    def __init__(self, text: str, busy: bool = True) -> None:
+    def __init__(self, text: str, busy: bool = True, mend: str = "") -> None:
         super().__init__(text)
-        self.busy = busy
+        self.busy, self.mend = busy, mend
+        self.left = "nothing was changed"
+
+
+class StoppedError(Exception):
+    """It was asked to stop; what it flipped is back, or goes back as its session ends."""
 
 
 class Watched(Protocol):
@@ -140,88 +148,197 @@ def _joined(each: Sequence[Figures]) -> Figures:
 
 
 def run(
-    session: Watched, switch: str, rounds: int, each_s: float, say: Callable[[str], None] = lambda _: None
+    session: Watched,
+    switch: str,
+    rounds: int,
+    each_s: float,
+    say: Callable[[str], None] = lambda _: None,
+    sleep: Callable[[float], None] = time.sleep,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Result:
-    """Flip A B A B … A and compare.
+    """Flip A B A B … A and compare. ``stop`` is asked whenever there is something to wait for.
 
     Raises:
-        AbError: no load, or a flip was refused; everything is back then.
+        AbError: no load, or a flip was refused; what was flipped here is back then, and nothing else was touched.
+        StoppedError: ``stop`` said so.
     """
-    logs = Logs(session, 2 * each_s + KEEP_S)
-    a: list[Figures] = []
-    b: list[Figures] = []
-    try:
-        a.append(_measure(logs, _now(logs), each_s))
-        for i in range(rounds):
-            say(f"round {i + 1} of {rounds}: off")
-            b.append(_measure(logs, _flip(session, logs, switch, each_s), each_s))
-            say(f"round {i + 1} of {rounds}: on")
-            a.append(_measure(logs, _back(session, logs, switch), each_s))
-    finally:
-        if switch != NULL:
-            session.command(None, "toggle.back", {"switch": switch})
-        session.taps.remove(logs._tap)
-    return Result(switch, rounds, each_s, compare(a, b), tuple(a), tuple(b))
+    return _Run(session, switch, each_s, say, sleep, stop).all(rounds)
 
 
-def _now(logs: Logs) -> dict[str, int]:
-    """Leader → the step after the last that has arrived; waits for a first one."""
-    end = time.monotonic() + ARRIVE_S
-    out = {}
-    for label in logs.leaders:
-        while (last := logs.of[label].last()) is None:
+class _Run:
+    """One comparison."""
+
+    def __init__(
+        self,
+        session: Watched,
+        switch: str,
+        each_s: float,
+        say: Callable[[str], None],
+        sleep: Callable[[float], None],
+        stop: Callable[[], bool],
+    ) -> None:
+        self._session, self._switch, self._each_s = session, switch, each_s
+        self._say, self._sleep, self._stop = say, sleep, stop
+        self._asked = False
+        """Whether a flip was asked for, whatever came of it."""
+        self._own: OwnFlip | None = None
+
+    def all(self, rounds: int) -> Result:
+        """From the first A to the last."""
+        try:
+            try:
+                return self._compare(rounds)
+            except SwitchError as e:
+                raise AbError(str(e), busy=False) from None
+        except AbError as e:
+            e.left = self._leave()
+            raise
+        except BaseException:
+            self._leave()
+            raise
+
+    def _compare(self, rounds: int) -> Result:
+        self._must_be_on()
+        logs = Logs(self._session, 2 * self._each_s + KEEP_S)
+        a: list[Figures] = []
+        b: list[Figures] = []
+        try:
+            a.append(self._measure(logs, self._now(logs)))
+            for i in range(rounds):
+                self._say(f"round {i + 1} of {rounds}: off")
+                b.append(self._measure(logs, self._flip(logs)))
+                self._say(f"round {i + 1} of {rounds}: on")
+                a.append(self._measure(logs, self._back(logs)))
+        finally:
+            self._session.taps.remove(logs._tap)
+        return Result(self._switch, rounds, self._each_s, compare(a, b), tuple(a), tuple(b))
+
+    # --- waiting ----------------------------------------------------------------------------------------
+
+    def _wait(self, seconds: float) -> None:
+        self._sleep(seconds)
+        if self._stop():
+            raise StoppedError
+
+    def _now(self, logs: Logs) -> dict[str, int]:
+        """Leader → the step after the last that has arrived; waits for a first one."""
+        end = time.monotonic() + ARRIVE_S
+        out = {}
+        for label in logs.leaders:
+            while (last := logs.of[label].last()) is None:
+                if time.monotonic() > end:
+                    raise AbError(f"{label} makes no steps: compare under the load that matters")
+                self._wait(0.02)
+            out[label] = last + 1
+        return out
+
+    def _measure(self, logs: Logs, firsts: Mapping[str, int]) -> Figures:
+        """A stretch from the steps ``firsts`` on, but the first few."""
+        begin = {label: first + SKIP for label, first in firsts.items()}
+        end = time.monotonic() + ARRIVE_S
+        t0 = 0
+        for label in logs.leaders:
+            while (began := logs.of[label].began(begin[label])) is None:
+                if time.monotonic() > end:
+                    raise AbError(f"{label} makes no steps: compare under the load that matters")
+                self._wait(0.02)
+            t0 = max(t0, began)
+        until = t0 + int(self._each_s * 1e9)
+        self._wait(max(0.0, (until - time.monotonic_ns()) / 1e9) + 0.25)  # the agent flushes every 50 ms
+        figures = logs.stretch(begin, t0, until)
+        if figures.steps < 3:
+            many = f"{figures.steps} step{'' if figures.steps == 1 else 's'} in {self._each_s:g} s"
+            raise AbError(f"{many}: too few to compare; compare under load, or longer")
+        return figures
+
+    # --- the switch -------------------------------------------------------------------------------------
+
+    def _must_be_on(self) -> None:
+        """A is the server as it was started: what somebody else has off would be measured as on."""
+        if self._switch == NULL:
+            return
+        for name, group in self._session.switches.list().items():
+            row = next(s for s in group["switches"] if s["name"] == self._switch)
+            if not row["available"]:
+                raise AbError(f"{self._switch} cannot be switched on {name}: {row['reason']}", busy=False)
+            if row["wanted"] == "off" or row["state"] != "on":
+                by = f", by {row['owner']}" if row["owner"] else ""
+                mend = f"wait until it is back, or: sgtop toggle {self._switch} on"
+                raise AbError(f"{name}: {self._switch} is off already{by}", busy=False, mend=mend)
+
+    def _flip(self, logs: Logs) -> dict[str, int]:
+        """Switch off; leader → the step at which it took effect."""
+        if self._switch == NULL:
+            return self._now(logs)
+        self._asked = True
+        for_s = self._each_s + MARGIN_S + PENDING_S
+        reply = self._session.command(None, "toggle", {"switch": self._switch, "on": False, "for_s": for_s})
+        if not reply.get("ok"):
+            raise AbError(str(reply.get("error")), busy=False)
+        own = self._own = OwnFlip(self._switch, reply["result"])
+        end = time.monotonic() + PENDING_S
+        while True:
+            seen = own.look(self._session.switches.list())
+            if not seen.mine:
+                raise AbError(f"{self._switch} was called off: {seen.why or 'it is not known why'}", busy=False)
+            if seen.off:
+                return self._steps()
             if time.monotonic() > end:
-                raise AbError(f"{label} makes no steps: compare under the load that matters")
-            time.sleep(0.02)
-        out[label] = last + 1
-    return out
+                raise AbError(f"{self._switch} did not take effect: the server makes no steps")
+            self._wait(0.05)
 
-
-def _flip(session: Watched, logs: Logs, switch: str, each_s: float) -> dict[str, int]:
-    """Switch off; leader → the step at which it took effect."""
-    if switch == NULL:
-        return _now(logs)
-    reply = session.command(None, "toggle", {"switch": switch, "on": False, "for_s": each_s + MARGIN_S + PENDING_S})
-    if not reply.get("ok"):
-        raise AbError(str(reply.get("error")), busy=False)
-    if not session.switches.wait(switch, False, PENDING_S):
-        raise AbError(f"{switch} did not take effect: the server makes no steps, or it was called off")
-    return _steps(session)
-
-
-def _back(session: Watched, logs: Logs, switch: str) -> dict[str, int]:
-    if switch == NULL:
-        return _now(logs)
-    reply = session.command(None, "toggle.back", {"switch": switch})
-    if not reply.get("ok"):
-        raise AbError(str(reply.get("error")), busy=False)
-    if not session.switches.wait(switch, True, PENDING_S):
-        raise AbError(f"{switch} did not come back within {PENDING_S:.0f} s")
-    return _steps(session)
-
-
-def _steps(session: Watched) -> dict[str, int]:
-    """Leader → N of the word in force."""
-    return {name: int(state["word"][2]) for name, state in session.switches.list().items()}
-
-
-def _measure(logs: Logs, firsts: Mapping[str, int], each_s: float) -> Figures:
-    """A stretch of ``each_s`` from the steps ``firsts`` on, but the first few."""
-    begin = {label: first + SKIP for label, first in firsts.items()}
-    end = time.monotonic() + ARRIVE_S
-    t0 = 0
-    for label in logs.leaders:
-        while (began := logs.of[label].began(begin[label])) is None:
+    def _back(self, logs: Logs) -> dict[str, int]:
+        """Switch on; leader → the step at which it took effect."""
+        if self._switch == NULL:
+            return self._now(logs)
+        assert self._own is not None
+        reply = self._session.command(None, "toggle.back", {"switch": self._switch, "mine": True})
+        if not reply.get("ok"):
+            raise AbError(str(reply.get("error")), busy=False)
+        if not all(r.get("back") for r in reply["result"].values()):
+            why = self._own.look(self._session.switches.list()).why
+            raise AbError(f"{self._switch} went back on in the middle: {why or 'it is not known why'}", busy=False)
+        end = time.monotonic() + PENDING_S
+        while not self._is_back():
             if time.monotonic() > end:
-                raise AbError(f"{label} makes no steps: compare under the load that matters")
-            time.sleep(0.02)
-        t0 = max(t0, began)
-    until = t0 + int(each_s * 1e9)
-    time.sleep(max(0.0, (until - time.monotonic_ns()) / 1e9) + 0.25)  # the agent flushes every 50 ms
-    figures = logs.stretch(begin, t0, until)
-    if figures.steps < 3:
-        raise AbError(f"{figures.steps} steps in {each_s:g} s: too few to compare; compare under load, or longer")
-    return figures
+                raise AbError(f"{self._switch} did not come back within {PENDING_S:.0f} s")
+            self._wait(0.05)
+        return self._steps()
+
+    def _is_back(self) -> bool:
+        assert self._own is not None
+        seen = self._own.look(self._session.switches.list())
+        if seen.other:
+            raise AbError(f"{self._switch} was turned off by {seen.other} in the middle", busy=False)
+        return seen.on
+
+    def _steps(self) -> dict[str, int]:
+        """Leader → N of the word in force."""
+        return {name: int(state["word"][2]) for name, state in self._session.switches.list().items()}
+
+    def _leave(self) -> str:
+        """Take back what was flipped here, and only that; in words, how the switch is left."""
+        if not self._asked:
+            return "nothing was changed"
+        goes = f"{self._switch} goes back on as sgtop leaves"
+        reply = self._session.command(None, "toggle.back", {"switch": self._switch, "mine": True})
+        if not reply.get("ok"):
+            return goes
+        if self._own is None:
+            taken = any(r.get("back") for r in reply["result"].values())
+            return f"{self._switch} goes back on" if taken else "nothing was changed"
+        end = time.monotonic() + BACK_S
+        try:
+            while time.monotonic() < end:
+                seen = self._own.look(self._session.switches.list())
+                if seen.other:
+                    return f"{self._switch} stays off, by {seen.other}"
+                if seen.on:
+                    return f"{self._switch} is on again"
+                time.sleep(0.05)  # also after a signal: it takes no more than a step
+        except SwitchError:
+            pass  # the server has gone, or will do it by itself
+        return goes
 
 
 def compare(a: Sequence[Figures], b: Sequence[Figures]) -> tuple[Comparison, ...]:
@@ -290,7 +407,9 @@ def table(result: Result) -> str:
     said = "no difference" if not result.difference else "they differ"
     if all(r.verdict == "not measured" for r in result.rows):
         said = "nothing could be measured"
-    return "\n".join([*lines, "", f"{result.switch}: {said} ({result.rounds} rounds of {result.each_s:g} s each)"])
+    return "\n".join(
+        [*lines, RATIO, "", f"{result.switch}: {said} ({result.rounds} rounds of {result.each_s:g} s each)"]
+    )
 
 
 def _number(v: float | None) -> str:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
-from typing import Any
 
 from . import exit_codes, options
-from .toggle import SWITCHES, gone, open_session
+from .signals import Signals
+from .toggle import SWITCHES, gone, open_session, server_gone
 
 NULL = "null"
 
@@ -44,25 +43,24 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"{args.rounds} rounds", "fewer than 3 say nothing", "--rounds 5", exit_codes.USAGE)
     if args.readonly and args.switch != NULL:
         raise UserError("refused: --readonly", "ab changes the server", "", exit_codes.REFUSED)
-    session = open_session(args)
-    old = {n: signal.signal(n, _interrupt) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    signals = Signals()
+    signals.hold()
+    session = open_session(args, signals)
     try:
-        result = ab.run(session, args.switch, args.rounds, args.each, _say)
+        result = ab.run(session, args.switch, args.rounds, args.each, _say, signals.sleep, lambda: signals.came)
     except ab.AbError as e:
+        _say("")
         if gone(session):
-            raise UserError("the server has gone", str(e), "", exit_codes.SERVER_GONE) from None
+            raise server_gone() from None
         code = exit_codes.NOT_READY if e.busy else exit_codes.REFUSED
-        raise UserError(str(e), "everything is as it was", "", code) from None
+        raise UserError(str(e), e.left, e.mend, code) from None
+    except ab.StoppedError:
+        raise KeyboardInterrupt from None
     finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
         session.stop()
+    _say("")
     print(json.dumps(ab.as_json(result)) if args.json else ab.table(result))
     return exit_codes.OK
-
-
-def _interrupt(*_: Any) -> None:
-    raise KeyboardInterrupt
 
 
 def _say(text: str) -> None:

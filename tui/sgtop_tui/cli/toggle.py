@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import exit_codes, options
+from .signals import Signals
 
 if TYPE_CHECKING:
     from sgtop_core.session import Session
+    from sgtop_core.switches.own import OwnFlip, Seen
 
 ATTACH_S = 20.0
 APPLY_S = 30.0
 """How long a flip may be pending: an idle server makes no steps, so none takes effect."""
 BACK_S = 5.0
+TIME_OVER = "its time is over"
+"""The agent's words for the usual end."""
 SWITCHES = ("cuda-graph-decode", "cuda-graph-prefill", "radix-cache")
 
 
@@ -39,7 +42,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--for", dest="for_s", type=options.duration, default=60.0, metavar="TIME", help="how long (default 60s)"
     )
     p.add_argument("--keep", action="store_true", help="until Ctrl-C instead of a time")
-    p.add_argument("--yes", "-y", action="store_true", help="do not ask before it is done")
+    p.add_argument("--yes", "-y", action="store_true", help="do not ask before it is done; without a terminal: needed")
     p.add_argument("--list", action="store_true", help="what can be switched, what cannot, and why; changes nothing")
     options.add_json(p, "one JSON object a line: the list, or every change")
 
@@ -57,18 +60,54 @@ def run(args: argparse.Namespace) -> int:
             raise UserError(what, "", f"sgtop toggle {args.switch} off --for 30s", exit_codes.USAGE)
         if args.readonly:
             raise UserError("refused: --readonly", "toggle changes the server", "", exit_codes.REFUSED)
-    session = open_session(args)
+        if args.value == "off":
+            must_be_askable(args, f"sgtop toggle {args.switch} off --yes")
+    signals = Signals()
+    signals.hold()
+    session = open_session(args, signals)
     try:
         if args.list:
             return _list(session, args.json)
         if args.value == "on":
-            return _on(session, args)
-        return _off(session, args)
+            return _on(session, args, signals)
+        return _off(session, args, signals)
     finally:
         session.stop()
 
 
-def open_session(args: argparse.Namespace, agent: bool = True) -> Session:
+def must_be_askable(args: argparse.Namespace, mend: str) -> None:
+    """Before anything is asked of the server.
+
+    Raises:
+        UserError: nobody can be asked whether to do it, and ``--yes`` was not given.
+    """
+    from . import UserError
+
+    if args.yes or (sys.stdin.isatty() and sys.stderr.isatty()):
+        return
+    raise UserError("not confirmed: there is no terminal to ask on", "nothing was changed", mend, exit_codes.USAGE)
+
+
+def confirm(args: argparse.Namespace, signals: Signals) -> None:
+    """Ask, unless ``--yes``; Ctrl-C at the question ends the command.
+
+    Raises:
+        UserError: no.
+    """
+    from . import UserError
+
+    signals.check()
+    if args.yes:
+        return
+    signals.release()  # reading goes on after a signal that raises nothing
+    print("Do it? [y/N] ", end="", file=sys.stderr, flush=True)
+    said = sys.stdin.readline().strip().lower()
+    signals.hold()
+    if said not in ("y", "yes"):
+        raise UserError("not confirmed", "nothing was changed", "", exit_codes.REFUSED)
+
+
+def open_session(args: argparse.Namespace, signals: Signals, agent: bool = True) -> Session:
     """A session with an agent in every rank; with ``agent`` false HTTP is enough.
 
     Raises:
@@ -83,6 +122,7 @@ def open_session(args: argparse.Namespace, agent: bool = True) -> Session:
     end = time.monotonic() + ATTACH_S
     try:
         while True:
+            signals.check()
             s = session.snapshot()
             states = [r.state for r in s.ranks]
             if states and all(state == "live" for state in states):
@@ -114,8 +154,15 @@ def ask(session: Session, op: str, args: Mapping[str, Any]) -> Any:
     if reply.get("ok"):
         return reply.get("result")
     if gone(session):
-        raise UserError("the server has gone", str(reply.get("error")), "", exit_codes.SERVER_GONE)
+        raise server_gone()
     raise UserError(str(reply.get("error")), "nothing was changed", "", exit_codes.REFUSED)
+
+
+def server_gone() -> Exception:
+    """What an agent said last is of no use then."""
+    from . import UserError
+
+    return UserError("the server has gone", "what was changed in it went with it", "", exit_codes.SERVER_GONE)
 
 
 def gone(session: Session) -> bool:
@@ -154,20 +201,29 @@ def _say(args: argparse.Namespace, event: str, text: str, **more: Any) -> None:
         print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
 
-def _on(session: Session, args: argparse.Namespace) -> int:
+def _on(session: Session, args: argparse.Namespace, signals: Signals) -> int:
     from . import UserError
 
     result = ask(session, "toggle", {"switch": args.switch, "on": True})
     if not any(r.get("back") for r in result.values()):
         _say(args, "nothing", f"{args.switch} is on already")
         return exit_codes.OK
-    if not session.switches.wait(args.switch, True, BACK_S):
-        raise UserError(f"{args.switch} is not back within {BACK_S:.0f} s", "", "", exit_codes.FAILED)
+    end = time.monotonic() + BACK_S
+    while any(_row(g, args.switch)["state"] != "on" for g in ask(session, "toggle.list", {}).values()):
+        signals.check()
+        if time.monotonic() > end:
+            waits = "it was asked for, and comes at the next step"
+            raise UserError(f"{args.switch} is not back within {BACK_S:.0f} s", waits, "", exit_codes.FAILED)
+        signals.sleep(0.05)
     _say(args, "on", f"{args.switch} is on")
     return exit_codes.OK
 
 
-def _off(session: Session, args: argparse.Namespace) -> int:
+def _row(group: Mapping[str, Any], switch: str) -> Mapping[str, Any]:
+    return next(s for s in group["switches"] if s["name"] == switch)
+
+
+def _off(session: Session, args: argparse.Namespace, signals: Signals) -> int:
     from . import UserError
 
     plan = ask(session, "toggle.plan", {"switch": args.switch, "on": False})
@@ -179,77 +235,119 @@ def _off(session: Session, args: argparse.Namespace) -> int:
     cost = "; ".join(dict.fromkeys(p["text"] for p in plan.values()))
     time_said = "as long as this runs" if args.keep else f"{args.for_s:g} s"
     _say(args, "plan", f"{args.switch} off for {time_said}: {cost}")
-    if not args.yes and sys.stdin.isatty() and sys.stderr.isatty() and not _confirmed():
-        raise UserError("not confirmed", "nothing was changed", "", exit_codes.REFUSED)
-    old = {n: signal.signal(n, _interrupt) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        ask(session, "toggle", {"switch": args.switch, "on": False, "for_s": args.for_s})
-        if args.keep:
-            ask(session, "toggle.keep", {"switch": args.switch})
-        code = _watch(session, args)
-    except KeyboardInterrupt:
-        code = exit_codes.OK
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
-    return _see_back(session, args, code)
+    confirm(args, signals)
+    own = _flip(session, args)
+    if args.keep:
+        session.command(None, "toggle.keep", {"switch": args.switch})  # if it went back already, the watch says why
+    told = _watch(session, args, own, signals)
+    return _see_back(session, args, own, signals, told)
 
 
-def _interrupt(*_: Any) -> None:
-    raise KeyboardInterrupt
+def _flip(session: Session, args: argparse.Namespace) -> OwnFlip:
+    from sgtop_core.switches.own import OwnFlip
 
-
-def _confirmed() -> bool:
-    print("Do it? [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def _states(session: Session, switch: str) -> list[Mapping[str, Any]]:
-    return [next(s for s in g["switches"] if s["name"] == switch) for g in ask(session, "toggle.list", {}).values()]
-
-
-def _watch(session: Session, args: argparse.Namespace) -> int:
-    """Until it is back by itself."""
     from . import UserError
 
-    off = False
+    reply = session.command(None, "toggle", {"switch": args.switch, "on": False, "for_s": args.for_s})
+    if reply.get("ok"):
+        return OwnFlip(args.switch, reply["result"])
+    if gone(session):
+        raise server_gone()
+    # No answer is not a no: what may have been done is asked back, and then it is known.
+    back = session.command(None, "toggle.back", {"switch": args.switch, "mine": True})
+    if not back.get("ok"):
+        raise _unanswered(args.switch, str(reply.get("error")), None)
+    undone = any(r.get("back") for r in back["result"].values())
+    why = "it was asked for, and called off" if undone else "nothing was changed"
+    raise UserError(str(reply.get("error")), why, "", exit_codes.NOT_READY if undone else exit_codes.REFUSED)
+
+
+def _unanswered(switch: str, error: str, own: OwnFlip | None) -> Exception:
+    """What is known to be true when the agents do not answer."""
+    from . import UserError
+
+    known = f"it is not known whether {switch} is off"
+    if own is not None and own.took_effect:
+        known = f"{switch} was off since step {min(own.steps.values())} when last seen"
+    back = "the server turns it back on by itself, as this sgtop leaves now"
+    return UserError(error, f"{known}; {back}", "sgtop toggle --list", exit_codes.NOT_READY)
+
+
+def _ask_again(session: Session, op: str, args: Mapping[str, Any], own: OwnFlip) -> Any:
+    """Of an operation that may be done twice. A process that was stopped (SIGSTOP, a laptop's lid) finds its time to
+    wait for an answer over when it goes on: the second time tells that from a server that does not answer.
+
+    Raises:
+        UserError: no answer, or the server has gone.
+    """
+    reply: Mapping[str, Any] = {}
+    for _ in range(2):
+        reply = session.command(None, op, args)
+        if reply.get("ok"):
+            return reply.get("result")
+        if gone(session):
+            raise server_gone()
+    raise _unanswered(own.switch, str(reply.get("error")), own)
+
+
+def _watch(session: Session, args: argparse.Namespace, own: OwnFlip, signals: Signals) -> bool:
+    """Until it is back by itself, a signal comes, or it has been pending for too long; whether "off" was told."""
+    told = False
     asked = time.monotonic()
     shown = -1
     while True:
-        states = _states(session, args.switch)
-        if not off and all(s["state"] == "off" for s in states):
-            off = True
-            steps = [s["step"] for s in states]
-            _say(args, "off", f"{args.switch} is off since step {steps[0]}", steps=steps)
-        if all(s["wanted"] == "on" for s in states):
-            if off:
-                return exit_codes.OK
-            what = f"{args.switch} was not switched off"
-            lines = [text for text in session.snapshot().log if args.switch in text and "asked by" not in text]
-            if lines:
-                raise UserError(what, lines[-1].split(": ", 1)[-1], "", exit_codes.REFUSED)
-            why = "the server made no steps in that time, and a flip takes effect at a step"
-            again = f"sgtop toggle {args.switch} off --for 60s, while requests run"
-            raise UserError(what, why, again, exit_codes.NOT_READY)
-        if not off and time.monotonic() - asked > APPLY_S:
-            waits = "the server makes no steps: a flip takes effect with the next requests"
-            raise UserError(f"{args.switch} is still pending after {APPLY_S:.0f} s", waits, "", exit_codes.NOT_READY)
-        left = states[0]["left_s"]
+        seen = own.look(_ask_again(session, "toggle.list", {}, own))
+        told = told or _tell_off(args, own, seen)
+        if signals.came or not seen.mine or (not told and time.monotonic() - asked > APPLY_S):
+            return told
+        left = seen.left_s
         if left is not None and int(left) != shown and sys.stderr.isatty() and not args.json:
             shown = int(left)
             print(f"\r\x1b[Kback in {shown} s; Ctrl-C: at once ", end="", file=sys.stderr, flush=True)
-        time.sleep(0.25)
+        signals.sleep(0.25)
 
 
-def _see_back(session: Session, args: argparse.Namespace, code: int) -> int:
+def _tell_off(args: argparse.Namespace, own: OwnFlip, seen: Seen) -> bool:
+    """Say that it is off, once all groups have it off, or have had it: a short flip may be over by now."""
+    if not own.took_effect or (seen.mine and not seen.off):
+        return False
+    steps = list(own.steps.values())
+    said = "is" if seen.mine else "was"
+    _say(args, "off", f"{args.switch} {said} off since step {steps[0]}", steps=steps)
+    return True
+
+
+def _see_back(session: Session, args: argparse.Namespace, own: OwnFlip, signals: Signals, told: bool) -> int:
     from . import UserError
 
     if sys.stderr.isatty() and not args.json:
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-    ask(session, "toggle.back", {"switch": args.switch})
-    if not session.switches.wait(args.switch, True, BACK_S):
-        raise UserError(
-            f"{args.switch} is not back within {BACK_S:.0f} s", "it comes back at the next step", "", exit_codes.FAILED
-        )
-    _say(args, "on", f"{args.switch} is on again")
-    return code
+    back = _ask_again(session, "toggle.back", {"switch": args.switch, "mine": True}, own)
+    by_itself = not any(r.get("back") for r in back.values())
+    end = time.monotonic() + BACK_S
+    while True:
+        seen = own.look(_ask_again(session, "toggle.list", {}, own))
+        told = told or _tell_off(args, own, seen)
+        if seen.on or seen.other:
+            break
+        if time.monotonic() > end:
+            waits = "it comes back at the next step"
+            raise UserError(f"{args.switch} is not back within {BACK_S:.0f} s", waits, "", exit_codes.FAILED)
+        time.sleep(0.05)
+    why = f": {seen.why}" if by_itself and seen.why not in ("", TIME_OVER) else ""
+    if seen.other:
+        _say(args, "other", f"{args.switch} is not off for this sgtop any more{why}; it is off for {seen.other}")
+        return exit_codes.OK
+    if told:
+        _say(args, "on", f"{args.switch} is on again{why}")
+        return exit_codes.OK
+    if signals.came:
+        _say(args, "nothing", f"{args.switch} was called off before it took effect")
+        return exit_codes.OK
+    what = f"{args.switch} was not switched off"
+    if why:
+        raise UserError(what, seen.why, "", exit_codes.REFUSED)
+    made = "no steps" if seen.made < 1 else "1 step" if seen.made == 1 else f"{seen.made} steps"
+    reason = f"the server made {made} in that time, and a flip takes effect some steps after it is asked for"
+    again = f"sgtop toggle {args.switch} off --for 60s, while requests run"
+    raise UserError(what, reason, again, exit_codes.NOT_READY)
