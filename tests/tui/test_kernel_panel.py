@@ -90,3 +90,11 @@ def test_no_cause_is_cut_silently(causes: dict[str, float], width: int) -> None:
     text = gap_line(causes, width)
     known = [name for name, _ in scenes.kernel_gaps("DECODE", 9, 0.9, causes).shares()]
     assert all(f"  {name} " in text for name in known) or "  rest " in text or "more" in text
+
+
+def test_the_key_says_why_no_rank_can_trace() -> None:
+    failed = {"state": "failed", "reason": "no libcupti is mapped"}
+    assert kernels.unusable({"TP0": failed, "TP1": failed}) == "no libcupti is mapped"
+    assert kernels.unusable({"TP0": {"state": "unavailable"}}) == "unavailable"
+    assert kernels.unusable({"TP0": failed, "TP1": {"state": "tracing"}}) == "", "the panel says what one rank lacks"
+    assert kernels.unusable(None) == kernels.unusable({}) == ""

@@ -26,6 +26,7 @@ from . import keys, recordings, theme
 from .look import KERNEL_SORTS, SORTS, Choices, Look
 from .palette_commands import palette_commands
 from .panels import BY_NUMBER
+from .panels.kernels import unusable
 from .poller import NewSnapshot, Poller, SourceFailed
 from .screens import pages, switches
 from .screens.change_page import ChangePage
@@ -264,7 +265,7 @@ class SgtopApp(App[int]):
     def _kernels(self, mode: str) -> None:
         try:
             reply = self.source.command(None, "kernels", {"mode": mode})
-            bad = "" if reply.get("ok") else str(reply.get("error", "refused"))
+            bad = unusable(reply.get("result")) if reply.get("ok") else str(reply.get("error", "refused"))
         except Exception as error:
             bad = str(error) or type(error).__name__
         said = {"windows": "1 s in 10 s", "on": "continuous", "off": "off"}[mode]

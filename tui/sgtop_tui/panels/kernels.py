@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from sgtop_core.model.kernel_view import Kernel, KernelGaps, KernelMode, KernelView
 
@@ -31,6 +32,14 @@ def us(value: float | None) -> str:
 def view(look: Look) -> KernelView | None:
     """Tracing of the focused rank; None where nobody asked for it."""
     return look.focus.tracing if look.focus is not None else None
+
+
+def unusable(result: Any) -> str:
+    """Why no rank can trace, from the reply of all to ``kernels``; empty where one can."""
+    each = [r for r in result.values() if isinstance(r, Mapping)] if isinstance(result, Mapping) else []
+    if not each or any(r.get("state") not in ("failed", "unavailable") for r in each):
+        return ""
+    return str(each[0].get("reason") or each[0]["state"])
 
 
 def _texts(mode: KernelMode) -> Iterator[str]:
