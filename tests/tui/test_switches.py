@@ -32,6 +32,10 @@ class Server(FakeSource):
         self.refuse = ""
         self.done: list[tuple[str, dict[str, Any]]] = []
         self.broken = ""
+        self.pending = False
+        """What is asked for takes effect once this is false."""
+        self.said: dict[str, Any] = {}
+        """What an action returns."""
 
     def command(self, rank: str | None, op: str, args: Mapping[str, Any]) -> Mapping[str, Any]:
         if self.broken:
@@ -47,13 +51,13 @@ class Server(FakeSource):
             self.flipped.pop(args["switch"])
         elif op == "toggle.keep":
             self.flipped[args["switch"]] = None
-        return {"ok": True, "result": {}}
+        return {"ok": True, "result": self.said}
 
     def row(self, name: str) -> dict[str, Any]:
         off = name in self.flipped
         return {
             "name": name,
-            "state": "off" if off else "on",
+            "state": "pending" if self.pending else "off" if off else "on",
             "wanted": "off" if off else "on",
             "available": name not in self.reasons,
             "reason": self.reasons.get(name, ""),
@@ -102,6 +106,43 @@ async def test_graphs_are_asked_for_told_what_it_costs_and_turned_off_with_y() -
         await pilot.press("b")
         await until(pilot, lambda: GRAPH not in server.flipped)
         assert [op for op, _ in server.done] == ["toggle", "toggle.keep", "toggle.back"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [("y", "it takes effect at one step"), ("yk", "stays off until sgtop leaves"), ("yb", "goes back")],
+)
+async def test_what_was_asked_for_is_said_until_it_is_so(keys: str, words: str) -> None:
+    """The switch itself says the rest; both together would contradict each other."""
+    server = Server(decode_bound(0))
+    async with running(decode_bound(0), (80, 24), source=server) as (app, pilot):
+        await pilot.press("r")
+        await until(pilot, lambda: shows(app, "cost:"))
+        server.pending = True
+        for i, key in enumerate(keys):
+            await pilot.press(key)
+            await until(pilot, lambda n=i: len(server.done) > n)
+            await until(pilot, lambda: shows(app, "turned off by") or key == "b")
+        await until(pilot, lambda: shows(app, words))
+        await pilot.pause(0.1)
+        assert shows(app, words)
+        server.pending = False
+        await until(pilot, lambda: not shows(app, f"{RADIX}: "))
+
+
+async def test_a_refusal_stays_and_a_failed_look_is_forgotten_with_the_next() -> None:
+    server = Server(decode_bound(0))
+    server.broken = "TP0 did not answer within 5 s"
+    async with running(decode_bound(0), (80, 24), source=server) as (app, pilot):
+        await pilot.press("r")
+        await until(pilot, lambda: shows(app, "did not answer"))
+        server.broken = ""
+        await until(pilot, lambda: shows(app, "cost:"))
+        assert not shows(app, "did not answer")
+        page(app)._said_now("busy: radix-cache is on its way back")
+        page(app)._work(page(app)._look)
+        await pilot.pause(0.2)
+        assert shows(app, "busy: radix-cache")
 
 
 @pytest.mark.parametrize("key", ["escape", "n", "q"])
@@ -184,6 +225,20 @@ async def test_a_pinned_rank_is_on_one_cpu_or_on_several_cpus(near: tuple[int, .
         await until(pilot, lambda: server.done)
         await until(pilot, lambda: said in page(app).text())
         assert f"{said}s" not in page(app).text()
+
+
+async def test_a_pin_that_became_less_says_so() -> None:
+    base = straggler(0)
+    slow = next(r for r in base.ranks if r.cpu is not None and r.cpu.place is not None)
+    assert slow.cpu is not None
+    assert slow.cpu.place is not None
+    place = replace(slow.cpu.place, near_cpus=tuple(range(8)))
+    shot = replace(base, ranks=(replace(slow, cpu=replace(slow.cpu, place=place)),))
+    server = Server(shot)
+    server.said = {slow.rank: {"cpus": [0, 1], "before": [0, 1]}}
+    async with running(shot, (80, 24), source=server) as (app, pilot):
+        await pilot.press("a", "down", "down", "enter", "y")
+        await until(pilot, lambda: shows(app, "on 2 CPUs of the 8 near its GPU"))
 
 
 def with_switch(snapshot: Snapshot, left_s: float | None, state: str = "off", flips: tuple[Flip, ...] = ()) -> Snapshot:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.style import Style
@@ -23,6 +24,13 @@ if TYPE_CHECKING:
 Ask = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 """A command to the source: on a worker thread, since it may wait."""
 REFRESH_S = 1.0
+
+
+def _pinned(rank: str, asked: Sequence[int], result: Any) -> str:
+    """The kernel leaves out, without a word, what the process may not use."""
+    became = result.get(rank, {}).get("cpus", asked) if isinstance(result, Mapping) else asked
+    less = f" of the {len(asked)} near its GPU: it may not use the others" if len(became) < len(asked) else ""
+    return f"pin: {rank} on {fmt.counted(len(became), 'CPU')}{less}"
 
 
 class ChangePage(ModalScreen[None]):
@@ -62,6 +70,8 @@ class ChangePage(ModalScreen[None]):
         self._chosen = 0
         self._armed = False
         self._said = ""
+        self._passing: str | None = None
+        """What ``_said`` stands for is over once this switch is no longer pending; "": once there is an answer."""
         self._lines: list[Line] = []
 
     def compose(self) -> ComposeResult:
@@ -140,21 +150,29 @@ class ChangePage(ModalScreen[None]):
     def _take(self, rows: list[Mapping[str, Any]], plan: Mapping[str, Any] | None, said: str | None) -> None:
         if self.is_attached:
             self._rows, self._plan = rows, plan
-            self._said = said if said is not None else self._said
+            if said is not None:
+                self._said, self._passing = said, ""
+            elif self._passing is not None and not self._pending(self._passing):
+                self._said, self._passing = "", None
             self._show()
 
-    def _do(self, op: str, args: Mapping[str, Any], done: str) -> None:
+    def _pending(self, name: str) -> bool:
+        return any(row["name"] == name and row["state"] == "pending" for row in self._rows)
+
+    def _do(self, op: str, args: Mapping[str, Any], done: str | Callable[[Any], str]) -> None:
         def work() -> None:
             reply = self._reply(op, args)
-            said = done if reply.get("ok") else str(reply.get("error", "refused"))
-            self.app.call_from_thread(self._said_now, said)
+            ok = bool(reply.get("ok"))
+            words = done if isinstance(done, str) else done(reply.get("result"))
+            said = words if ok else str(reply.get("error", "refused"))
+            self.app.call_from_thread(self._said_now, said, args.get("switch") if ok else None)
             if self._names:
                 self._look()
 
         self._work(work)
 
-    def _said_now(self, said: str) -> None:
-        self._said = said
+    def _said_now(self, said: str, passing: str | None = None) -> None:
+        self._said, self._passing = said, passing
         if self.is_attached:
             self._show()
 
@@ -209,7 +227,7 @@ class ChangePage(ModalScreen[None]):
             self._do(
                 "action",
                 {"action": "pin", "cpus": cpus, "rank": rank},
-                f"pin: {rank} on {fmt.counted(len(cpus), 'CPU')}",
+                partial(_pinned, rank, cpus),
             )
 
     def action_back(self) -> None:
