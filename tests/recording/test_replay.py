@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from pathlib import Path
@@ -130,9 +131,44 @@ def test_next_alert(recorded: tuple[Path, Live]) -> None:
     assert player.next_alert()
     assert player.snapshot().mono_ns == first.mono_ns
     assert any(a.active for a in player.snapshot().alerts)
+    here = player.snapshot()
     while player.next_alert():
-        pass
-    assert player.position().ended
+        here = player.snapshot()
+    assert not player.position().ended, "it stays at the last one"
+    assert player.snapshot().mono_ns == here.mono_ns
+    assert player.snapshot().alerts == here.alerts
+    player.stop()
+
+
+@pytest.mark.parametrize("loop", [False, True])
+@pytest.mark.parametrize("seconds", [0.0, 3.0, 1e9])
+def test_where_there_is_no_next_it_stays(loop: bool, seconds: float, tmp_path: Path) -> None:
+    path = Live("decode-bound").run(6.0).write(tmp_path / "x.sgtop")
+    player = ReplaySession(path, loop=loop, clock=Clock()).start()
+    try:
+        player.seek(seconds)
+        player.pause(True)
+        before = player.snapshot()
+        for look in (player.next_gap, player.next_alert):
+            assert look() is False
+            after = player.snapshot()
+            assert (after.mono_ns, after.ranks, after.attach) == (before.mono_ns, before.ranks, before.attach)
+            assert player.position().paused
+    finally:
+        player.stop()
+
+
+def test_what_loops_finds_the_one_before_too(recorded: tuple[Path, Live]) -> None:
+    path, live = recorded
+    began = [
+        b.mono_ns
+        for a, b in itertools.pairwise(live.snapshots)
+        if {x.id for x in b.alerts if x.active} - {x.id for x in a.alerts if x.active}
+    ]
+    player = ReplaySession(path, loop=True)
+    player.seek(8.5)
+    assert player.next_alert()
+    assert player.snapshot().mono_ns == began[0]
     player.stop()
 
 
@@ -155,7 +191,9 @@ def test_next_gap(tmp_path: Path) -> None:
     player = ReplaySession(recordings.write(tmp_path / "x.sgtop", entries))
     assert player.next_gap()
     assert player.position().at_s == pytest.approx(1.8, abs=0.4)
+    there = player.position().at_s
     assert not player.next_gap()
+    assert player.position().at_s == there
     player.stop()
 
 

@@ -66,6 +66,12 @@ async def test_keys(recorded: Path) -> None:
             app._show_bar()
             await pilot.pause()
             assert any(severity for severity in (f.severity for f in app._found))
+            here = player.position().at_s
+            await pilot.press("N")
+            await app.workers.wait_for_complete()
+            await pilot.pause()
+            assert player.position().at_s == here, "there is no long gap"
+            assert [n.message for n in app._notifications] == ["no long gap between steps after this"]
             await pilot.press("R")  # there is nothing to record here: said, not done
             await app.workers.wait_for_complete()
             assert not app._choices.recording

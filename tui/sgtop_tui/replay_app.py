@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.text import Text
@@ -80,13 +81,18 @@ class ReplayApp(SgtopApp):
 
     def action_next_alert(self) -> None:
         """To the next moment at which a finding begins."""
-        self._player_work(self._player.next_alert)
+        self._player_work(lambda: self._jump(self._player.next_alert, "finding"))
 
     def action_next_gap(self) -> None:
         """To the next long gap between steps."""
-        self._player_work(self._player.next_gap)
+        self._player_work(lambda: self._jump(self._player.next_gap, "long gap between steps"))
 
-    def _player_work(self, what: Any) -> None:
+    def _jump(self, to_next: Callable[[], bool], what: str) -> None:
+        if not to_next():
+            where = "in this recording" if self._player.loops else "after this"
+            self.call_from_thread(self.notify, f"no {what} {where}", timeout=3)
+
+    def _player_work(self, what: Callable[[], object]) -> None:
         """On a thread: a jump in a long recording reads minutes of it."""
         self.run_worker(what, thread=True, exclusive=True, group="player")
 

@@ -90,6 +90,11 @@ class ReplaySession:
     # --- Source ---------------------------------------------------------------------------------------
 
     @property
+    def loops(self) -> bool:
+        """It begins anew at its end."""
+        return self._loop
+
+    @property
     def readonly(self) -> bool:
         """Always: there is no server."""
         return True
@@ -167,19 +172,17 @@ class ReplaySession:
             return (self._at - r.start_ns) / 1e9
 
     def next_alert(self) -> bool:
-        """Go to the next moment at which a finding begins; False (and the end) where there is none."""
-        known = self._active()
-
-        def found() -> bool:
-            nonlocal known
-            before, known = known, self._active()
-            return bool(known - before)
-
-        return self._forward_until(found)
+        """Go to the next moment at which a finding begins; False, and no move, where there is none."""
+        return self._go_to_next(lambda: _New(self._active))
 
     def next_gap(self) -> bool:
-        """Go to the next long gap between forwards of any rank (50 ms and ten medians); False where there is none."""
-        return self._forward_until(self._gaps.take)
+        """Go to the next long gap between forwards of any rank (50 ms and ten medians); False as above."""
+
+        def begin() -> Callable[[], bool]:
+            self._gaps.take()
+            return self._gaps.take
+
+        return self._go_to_next(begin)
 
     # --- inside ---------------------------------------------------------------------------------------
 
@@ -215,15 +218,32 @@ class ReplaySession:
         self._gaps.look(e)
         return self._feed.take(e)
 
-    def _forward_until(self, found: Callable[[], bool]) -> bool:
+    def _go_to_next(self, begin: Callable[[], Callable[[], bool]]) -> bool:
+        """On to the next tick at which what ``begin`` gives, called where the search begins, is true.
+
+        What loops is searched from its start on too. Where there is none it stands where it stood: the way back is
+        fed anew, as the model cannot go back.
+        """
         with self._wake:
-            hit = False
-            self._gaps.take()
-            while not hit and self._step_to_tick():
-                hit = found()
+            at, start = self._at, self.recording.start_ns
+            hit = self._search(begin())
+            if not hit and self._loop:
+                self._rewind(start)
+                self._step_to_tick()
+                hit = self._search(begin(), at)
+            if not hit:
+                self._rewind(at)
+                while self._at < at and self._step_to_tick():
+                    pass
             self._anchor()
             self._wake.notify_all()
             return hit
+
+    def _search(self, found: Callable[[], bool], until: int | None = None) -> bool:
+        while (until is None or self._at < until) and self._step_to_tick():
+            if found():
+                return True
+        return False
 
     def _anchor(self) -> None:
         """From here on the pace is counted."""
@@ -245,6 +265,18 @@ class ReplaySession:
                     self._step_to_tick()
                 else:
                     self._wake.wait(min(max((self._at - self._due()) / 1e9 / self._speed, 0.002), 0.1))
+
+
+class _New:
+    """Whether something is there that was not at the call before."""
+
+    def __init__(self, look: Callable[[], set[tuple[str, str | None]]]) -> None:
+        self._look = look
+        self._known = look()
+
+    def __call__(self) -> bool:
+        before, self._known = self._known, self._look()
+        return bool(self._known - before)
 
 
 class _Gaps:
