@@ -11,6 +11,7 @@ import pytest
 from sgtop_core.jsonout import as_json, line
 from sgtop_core.model.model import unknown_rank
 from sgtop_core.model.snapshot import (
+    GC,
     SCHEMA,
     Alert,
     Attach,
@@ -189,6 +190,12 @@ def test_text_fits_80_columns_and_says_what_matters(shots: dict[str, Snapshot]) 
     out = text(replace(shots["eager-fallback"], alerts=over))
     assert "findings: none now" in out
     assert "ended meanwhile: decode runs eager" in out
+
+
+@pytest.mark.parametrize(("n", "words"), [(1, "gc: 1 collection, "), (2, "gc: 2 collections, ")])
+def test_text_counts_as_one_says_it(n: int, words: str, shots: dict[str, Snapshot]) -> None:
+    s = shots["straggler"]
+    assert words in text(replace(s, ranks=(replace(s.ranks[0], gc=GC(n, 3.0, 2.0)),)))
 
 
 def test_text_of_nothing() -> None:
