@@ -128,7 +128,7 @@ def test_competitors_are_named_and_forgotten(server: CpuServer, victim_cpu: int,
                 stack.enter_context(rig.running(rig.BUSY, f"hog{i}", str(victim_cpu), stranger=True))
                 for i in range(competitors)
             ]
-            mine = [f"({h.pid})" for h in hogs]
+            mine = [f"({h.pid}" for h in hogs]  # "(812)", and "(812, ended)" once it has
             look.wait(lambda: look.says("preempted") and any(look.says("preempted", m) for m in mine), 5 + SLACK_S)
             time.sleep(5)
             cpu, gaps = look.rank.cpu, look.rank.gaps
@@ -277,5 +277,5 @@ def test_a_healthy_minute_blames_neither_the_server_nor_sgtop(server: CpuServer,
         session.stop()
     for a in seen.values():
         if a.id == "preempted":
-            assert not any(f"(pid {pid})" in a.title for pid in mine), a
+            assert not any(f"(pid {pid}" in a.title for pid in mine), a
     assert not {"preempted-by-server", "throttled", "numa", "too-many-threads"} & set(seen), seen
