@@ -279,6 +279,7 @@ class SgtopApp(App[int]):
             return
         names = {"graphs": switches.GRAPHS, "radix": switches.RADIX}.get(what, ())
         ask = lambda op, args: self.source.command(None, op, args)  # noqa: E731  (a method would say no more)
+        self.clear_notifications()  # they would cover what the page asks
         self.push_screen(ChangePage(names, ask, lambda: self._snapshot, self.line_styles))
 
     def _tell_flips(self, snapshot: Snapshot) -> None:
