@@ -66,7 +66,7 @@ def as_a_whole(model: Model, ways: Sequence[str], outside: str, now: int) -> Att
     """
     slots = model.slots
     if not slots:
-        return Attach(None, "starting", "the server is starting: it has no scheduler yet")
+        return Attach(None, "starting", "the server has no scheduler: it is starting, or about to end")
     if ways:
         hung = model.hung(now)
         if hung and len(hung) == len(ways):

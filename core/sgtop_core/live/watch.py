@@ -139,7 +139,8 @@ class Watch:
         ranks = {r.pid: r.label for r in server.ranks}
         who = ", ".join(ranks[p] for p in ended if p in ranks)
         what = f"the server (pid {server.pid}) has ended" if server.pid in ended else f"{who or 'a rank'} has ended"
-        return f"{what}; waiting for it to come back" + (f" on port {server.port}" if server.port else "")
+        port = server.port or server.args.port  # one without a scheduler does not listen
+        return f"{what}; waiting for it to come back" + (f" on port {port}" if port else "")
 
     def _search(self, old: Server) -> Server | None:
         """The server as it is now, if that is news: other processes, or more of them, than were known."""
