@@ -40,6 +40,11 @@ def test_the_worst_rank_gets_the_line_when_there_is_one() -> None:
     assert "NUMA 1, its GPU 0" in lines[5]
 
 
+def test_another_sgtop_and_what_has_ended_are_called_so() -> None:
+    assert cpu.culprit(Culprit(7, "python3", 3, 12.0, "another-sgtop")) == "another sgtop (7) 3× 12 ms"
+    assert cpu.culprit(Culprit(7, "gzip", 3, 12.0, ended=True)) == "gzip (7, ended) 3× 12 ms"
+
+
 def test_rates_are_of_the_time_in_which_the_samples_were_taken() -> None:
     """Without an agent nothing else is known; a look that has just begun shows no figures by the billion."""
     base = scenes.eager_and_stolen()

@@ -14,6 +14,9 @@ from .base import Panel, rank_filter_note, words
 BADLY = 0.05
 """Share of the window spent waiting for a CPU above which the figure is marked."""
 
+ANOTHER = "another-sgtop"
+"""Kind of a culprit that is an sgtop, and not this one."""
+
 NARROW = 100
 """Cells. A terminal below this width has no room for every panel."""
 TOO_MUCH = 1000
@@ -43,7 +46,9 @@ def cpus(numbers: Sequence[int]) -> str:
 def _name(c: Culprit, own: int | None) -> str:
     if c.pid == own:
         return "its own threads"
-    return f"{'' if c.certain else '~'}{c.comm}{f' ({c.pid})' if c.pid > 0 else ''}"
+    name = "another sgtop" if c.kind == ANOTHER else c.comm
+    pid = f" ({c.pid}{', ended' if c.ended else ''})" if c.pid > 0 else ""
+    return f"{'' if c.certain else '~'}{name}{pid}"
 
 
 def culprit(c: Culprit, own: int | None = None) -> str:
@@ -117,7 +122,7 @@ def _who(c: Cpu, own: int | None, indent: int, width: int) -> Line | None:
             if i == 0:
                 pen.put(clip(text, width - pen.width))
             break
-        pen.put(text, "" if one.kind == "other" else "dim")
+        pen.put(text, "" if one.kind in ("other", ANOTHER) else "dim")
     return pen.line()
 
 
