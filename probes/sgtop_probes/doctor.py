@@ -187,8 +187,9 @@ def _pidfd() -> Check:
 def _priority() -> Check:
     if procfs.has_capability(procfs.CAP_SYS_NICE):
         return Check("host", "priority", OK, "the tracer may run at real-time priority for its half millisecond")
+    docker = ", or Docker: `--cap-add=SYS_NICE`" if permissions.in_container() else ""
     return Check("host", "priority", LIMITED, "on a busy host the tracer waits for a CPU while the thread that it "
-                 "borrows stands still", "`sudo sgtop …`, or Docker: `--cap-add=SYS_NICE`")  # fmt: skip
+                 "borrows stands still", "`sudo sgtop …`" + docker)  # fmt: skip
 
 
 _LEVELS = {
@@ -222,8 +223,9 @@ def _gpu() -> Check:
         source.close()
     if batch.available:
         return Check("host", "GPU counters", OK, f"NVML, {len(batch.gpus)} GPUs, driver {batch.driver}")
-    return Check("host", "GPU counters", LIMITED, batch.why, "" if "no NVIDIA driver" in batch.why else
-                 "pip install nvidia-ml-py; Docker: `--gpus all`")  # fmt: skip
+    docker = "; Docker: `--gpus all`" if permissions.in_container() else ""
+    mend = "" if "no NVIDIA driver" in batch.why else f"pip install nvidia-ml-py{docker}"
+    return Check("host", "GPU counters", LIMITED, batch.why, mend)
 
 
 # --- a server --------------------------------------------------------------------------------------

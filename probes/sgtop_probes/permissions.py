@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from . import procfs
 
+_MARKS = ("/.dockerenv", "/run/.containerenv")
+_HOST_NAMESPACES = {"cgroup": 0xEFFFFFFB, "pid": 0xEFFFFFFC, "uts": 0xEFFFFFFE, "ipc": 0xEFFFFFFF}
+"""The kernel's first namespaces (include/linux/proc_ns.h); each container is outside of at least one."""
 YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 
 
@@ -25,8 +28,18 @@ def yama_scope() -> int | None:
 
 
 def in_container() -> bool:
-    """Whether sgtop itself runs in a container."""
-    return os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv") or bool(procfs.container(os.getpid()))
+    """Whether sgtop itself runs in a container.
+
+    A marker file alone says little: a virtual machine whose disk was made from an image has it too.
+    """
+    if procfs.container(os.getpid()):
+        return True
+    marked = any(os.path.exists(path) for path in _MARKS) or "KUBERNETES_SERVICE_HOST" in os.environ
+    return marked and not _on_the_host()
+
+
+def _on_the_host() -> bool:
+    return all(procfs.namespace("self", kind) == f"{kind}:[{number}]" for kind, number in _HOST_NAMESPACES.items())
 
 
 def ptrace_refusal(pid: int) -> Refusal:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sgtop_probes import permissions, procfs
+from sgtop_probes import doctor, permissions, procfs
 from sgtop_probes.attach import elf, hang, interpreter, loader, memory, payload, pending, ptrace
 
 from . import rig
@@ -282,6 +282,42 @@ def test_reasons_of_a_refusal(
     refusal = permissions.ptrace_refusal(os.getpid())
     assert says in refusal.why
     assert fix in refusal.mend
+
+
+FIRST = {"cgroup": 4026531835, "pid": 4026531836, "uts": 4026531838, "ipc": 4026531839}
+
+
+@pytest.mark.parametrize(
+    ("marks", "own", "cgroup", "inside"),
+    [
+        ((), (), "0::/user.slice", False),
+        (("/.dockerenv",), (), "0::/", False),  # a virtual machine whose disk was made from an image
+        (("/.dockerenv",), ("pid", "uts", "ipc", "cgroup"), "0::/", True),
+        (("/.dockerenv",), ("cgroup",), "0::/", True),  # --pid=host --uts=host --ipc=host
+        (("/run/.containerenv",), ("pid",), "0::/", True),
+        ((), ("pid",), "0::/", False),  # unshare -p is no container
+        ((), (), f"0::/system.slice/docker-{64 * 'a'}.scope", True),
+    ],
+)
+def test_what_is_a_container(
+    monkeypatch: pytest.MonkeyPatch, marks: tuple[str, ...], own: tuple[str, ...], cgroup: str, inside: bool
+) -> None:
+    monkeypatch.setattr(permissions.os.path, "exists", lambda path: path in marks)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setattr(procfs, "read", lambda path: cgroup if path.endswith("/cgroup") else None)
+    monkeypatch.setattr(procfs, "namespace", lambda pid, kind: f"{kind}:[{FIRST[kind] + 1000 * (kind in own)}]")
+    assert permissions.in_container() is inside
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_doctor_speaks_of_docker_in_containers_only(monkeypatch: pytest.MonkeyPatch, inside: bool) -> None:
+    monkeypatch.setattr(permissions, "in_container", lambda: inside)
+    monkeypatch.setattr(procfs, "has_capability", lambda number: False)
+    checks = {c.name: c for c in doctor.host_checks()}
+    assert ("in a container" in checks["machine"].text) is inside
+    for name in ("priority", "GPU counters"):
+        if checks[name].mend:
+            assert ("Docker" in checks[name].mend) is inside
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ def test_list(tmp_path: Path, port: int, capsys: pytest.CaptureFixture[str]) -> 
         assert main(["list", "--json"]) == exit_codes.OK
         mine = next(s for s in json.loads(capsys.readouterr().out) if s["pid"] == pid)
         assert (mine["target"], mine["tp"], mine["pp"], mine["state"]) == (f":{port}", 4, None, "running")
+        assert mine["same_network"] is True, "a plain process of this host"
         assert [r["state"] for r in mine["ranks"]] == ["running", "running", "elsewhere", "elsewhere"]
 
 

@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 
+from .. import permissions
 from . import perf
 from .level_a import LevelA
 from .level_b import LevelB
@@ -15,12 +16,6 @@ from .tracefs import TracefsError
 from .types import Needs, SchedBatch, SchedSource, Watched
 
 LEVELS = "ABCD"
-
-
-def _in_container() -> bool:
-    return (
-        os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv") or "KUBERNETES_SERVICE_HOST" in os.environ
-    )
 
 
 def _ours(watched: Sequence[Watched]) -> bool:
@@ -61,7 +56,7 @@ def _permission(level: str, error: OSError, watched: Sequence[Watched]) -> Needs
                 "perf_event_open is refused although permissions allow it: a seccomp filter or a security module",
                 "docker run --security-opt seccomp=unconfined … (or --cap-add PERFMON, which Docker's filter honours)",
             )
-        if _in_container():
+        if permissions.in_container():
             return Needs(
                 level,
                 f"CAP_PERFMON{setting}",

@@ -91,7 +91,7 @@ def as_json(server: Server) -> dict[str, Any]:
         "node_rank": args.node_rank,
         "uid": server.uid,
         "container": server.container,
-        "own_network": server.own_network,
+        "same_network": server.own_network,
         "ranks": [
             {"rank": r.label, "pid": r.pid, "tp": r.tp, "pp": r.pp, "dp": r.dp, "ep": r.ep, "state": r.state}
             for r in server.ranks
