@@ -133,7 +133,8 @@ def _where(r: Rank, of_group: bool) -> list[str]:
     if total > 0:
         out += _wrap(f"{r.rank} main thread: " + _parts(r.stages_s, total, "s"), "  ")
     if r.gc is not None and r.gc.count:
-        out.append(f"{r.rank} gc: {r.gc.count} collection{'' if r.gc.count == 1 else 's'}, {_num(r.gc.total_ms)} ms, longest {_num(r.gc.max_ms)} ms")
+        times = f"{r.gc.count} collection{'' if r.gc.count == 1 else 's'}"
+        out.append(f"{r.rank} gc: {times}, {_num(r.gc.total_ms)} ms, longest {_num(r.gc.max_ms)} ms")
     return out
 
 

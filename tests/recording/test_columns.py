@@ -28,8 +28,9 @@ def same(a: Entry, b: Entry) -> bool:
 
 
 def round_trip(entries: list[Entry]) -> None:
-    out, sticky = chunk.decode(chunk.encode(entries))
+    out, sticky, told = chunk.decode(chunk.encode(entries))
     assert not sticky
+    assert not told
     assert len(out) == len(entries)
     for a, b in zip(entries, out, strict=True):
         assert same(a, b), (a.source, a.frame.get("e"))
@@ -79,15 +80,15 @@ def test_columns_of_an_unknown_table_and_of_two_shapes() -> None:
 
 def test_memoryviews_inside_plain_frames_become_bytes() -> None:
     frame: dict[str, Any] = {"k": "reply", "result": memoryview(b"abc"), "list": (1, 2), "n": np.int64(3)}
-    out, _ = chunk.decode(chunk.encode([Entry("TP0", frame, 1)]))
+    out, _, _ = chunk.decode(chunk.encode([Entry("TP0", frame, 1)]))
     assert out[0].frame == {"k": "reply", "result": b"abc", "list": [1, 2], "n": 3}
 
 
 def test_sticky_entries_travel_with_the_chunk() -> None:
     hello = Entry("TP0", frames.hello(0), 5)
-    entries, sticky = chunk.decode(chunk.encode([], [hello]))
+    entries, sticky, told = chunk.decode(chunk.encode([], [hello], [hello]))
     assert entries == []
-    assert sticky == [hello]
+    assert sticky == told == [hello]
 
 
 @given(st.lists(INT64, max_size=50))

@@ -17,16 +17,19 @@ import sgtop_core.recording
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sgtop_core.model.snapshot import Alert, Cpu, Culprit, Server
+from sgtop_core.recording import container
 from sgtop_core.recording.chunk import Entry
 from sgtop_core.recording.errors import RecordingError
 from sgtop_core.recording.feed import Feed
 from sgtop_core.recording.reader import Recording
+from sgtop_core.recording.recorder import Recorder
 from sgtop_core.report import diff, tables, text
 from sgtop_core.report.figures import AlertFigures, ContentionFigures, CulpritFigures, Figures, RankFigures
 from sgtop_core.report.measure import Held, contention, measure
 
 from tests.recording import recordings
 from tests.recording.live import Live
+from tests.recording.test_file import pack
 
 EMBEDDED = Path(sgtop_core.recording.__file__).parent / "embedded"
 
@@ -319,3 +322,35 @@ def test_the_interval_holds_the_truth_most_of_the_time(seed: int) -> None:
         assert c.high is not None
         hits += c.low <= 100 <= c.high
     assert hits >= 20
+
+
+@pytest.mark.parametrize("lead_s", [0.0, 8.0], ids=["from the start", "begun late"])
+@pytest.mark.parametrize("seconds", [2.4, 7.2])
+def test_shares_and_rates_are_of_the_time_that_was_seen(lead_s: float, seconds: float, tmp_path: Path) -> None:
+    """Also where the hello is older than the recording, and where a second is missing, whichever."""
+    live = Live("decode-bound")
+    recorder = Recorder()
+    for e in live.entries:
+        recorder.tap(*e)
+    live.taps.append(recorder.tap)
+    live.run(lead_s)
+    pack(recorder)
+    recorder.start(tmp_path / "x.sgtop")
+    for _ in range(round(seconds / 0.8)):
+        live.run(0.8)
+        pack(recorder)
+    recorder.close()
+    raw = (tmp_path / "x.sgtop").read_bytes()
+    with Recording(tmp_path / "x.sgtop") as r:
+        chunks = r.chunks
+        (whole,) = measure(r).ranks
+    assert whole.seconds == pytest.approx(seconds - 0.4, abs=0.3)
+    for hit in (None, *chunks):
+        data = bytearray(raw)
+        if hit is not None:
+            data[hit.offset + container.CHUNK_HEAD + 20] ^= 1
+        with Recording(io.BytesIO(bytes(data))) as r:
+            (rank,) = measure(r).ranks
+        assert rank.seconds > whole.seconds - 1.6
+        assert sum(rank.stages_s.values()) == pytest.approx(rank.seconds, abs=0.03)
+        assert rank.modes["DECODE"].steps_per_s == pytest.approx(whole.modes["DECODE"].steps_per_s, rel=0.05)

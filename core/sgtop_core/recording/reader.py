@@ -101,10 +101,30 @@ class Recording:
                 want_sticky = True
                 continue
             if want_sticky or i in self._after_damage:
-                yield from found.sticky or (self._sticky_before(i) if i > 0 else ())
-                yield from (e for e in found.told if slot(e) is None)
+                sticky = found.sticky or (self._sticky_before(i) if i > 0 else [])
+                # at the time of this chunk: what is counted begins here, not where the hello was heard
+                begin = self.chunks[i].first_ns
+                for e in (*sticky, *(e for e in found.told if slot(e) is None)):
+                    yield e._replace(mono_ns=max(e.mono_ns, begin))
                 want_sticky = False
             yield from found.entries
+
+    def stretches(self) -> list[range]:
+        """Chunks that follow one another without damage between them."""
+        out: list[range] = []
+        begin = 0
+        for i, c in enumerate(self.chunks):
+            if i in self._after_damage or container.read_chunk(self._file, c.offset, self._size) is None:
+                out.append(range(begin, i))
+                begin = i if i in self._after_damage else i + 1
+        return [s for s in (*out, range(begin, len(self.chunks))) if s]
+
+    def chunk_entries(self, i: int) -> list[Entry]:
+        """The entries of one chunk; none where it is damaged."""
+        try:
+            return self._chunk(i).entries
+        except DamagedChunk:
+            return []
 
     def _chunk(self, i: int) -> Decoded:
         ref = self.chunks[i]

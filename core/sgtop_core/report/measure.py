@@ -150,18 +150,19 @@ class _Measure:
         if e.frame.get("k") == raw.KIND and e.frame.get("e") == raw.TABLE:
             self.views[e.source].block(e.frame)
 
-    def block(self, feed: Feed) -> None:
-        """At the end of every block: add its window."""
+    def block(self, feed: Feed, border: int) -> None:
+        """At the first tick at or after the end of every block, ``border``: add its window."""
         end = feed.model.end
         views = {r.rank: r for r in feed.model.ranks(_LEVEL, feed.now)}
         for label, slot in feed.model.slots.items():
             s = slot.state
-            if s is not None:
+            # A rank that began after the border (the ticks before were lost) is in the next block with all it has.
+            if s is not None and (end == border or s.start < border):
                 r = self.ranks.setdefault(label, _RankSum())
                 r.pid = slot.pid
                 covered = (end - max(self.last_read, s.start)) / 1e9
                 _add(r, s, views[label], min(covered, BLOCK_S))
-        self.last_read = end
+        self.last_read = border
 
 
 def _add(r: _RankSum, s: RankState, view: Rank, covered: float) -> None:
@@ -224,16 +225,22 @@ def _block_figures(v: Rank, covered: float) -> dict[str, float]:
     return {k: x for k, x in out.items() if x is not None}
 
 
-def _last_tick(recording: Recording) -> int:
-    """``end`` of the model after the last tick, so that blocks can be counted backwards from it."""
-    for i in range(len(recording.chunks) - 1, -1, -1):
-        at = 0
-        for e in recording.entries(recording.chunks[i].first_ns):
-            if e.source == session_state.SOURCE and e.frame.get("k") == "tick":
-                at = max(at, e.mono_ns)
-        if at:
-            return (at - LAG_NS) // TICK_NS * TICK_NS
-    return 0
+def _last_ticks(recording: Recording) -> list[int]:
+    """``end`` of the model after the last tick of each stretch without damage, so that blocks can be counted backwards
+    from it: after damage the ranks begin anew, and a block across it would miss what came before.
+    """
+    out: list[int] = []
+    for stretch in recording.stretches():
+        for i in reversed(stretch):
+            ticks = [
+                e.mono_ns
+                for e in recording.chunk_entries(i)
+                if e.source == session_state.SOURCE and e.frame.get("k") == "tick"
+            ]
+            if ticks:
+                out.append((max(ticks) - LAG_NS) // TICK_NS * TICK_NS)
+                break
+    return out
 
 
 def measure(recording: Recording) -> Figures:
@@ -242,19 +249,23 @@ def measure(recording: Recording) -> Figures:
     Raises:
         RecordingError: it was made without a session (no ticks).
     """
-    last = _last_tick(recording)
-    if not last:
+    lasts = _last_ticks(recording)
+    if not lasts:
         raise RecordingError(f"{recording.name} holds no snapshot", "it was broken off in its first second")
     feed, m = Feed(), _Measure()
+    before: tuple[int, int] | None = None
     for e in recording:
         if not feed.take(e):
             m.kernels(e)
             continue
         m.look(feed)
-        end = feed.model.end
         # Blocks end at the last tick, so that the odd part is at the start, where the window is not full yet.
-        if (last - end) % BLOCK_NS < TICK_NS or end - m.last_read >= BLOCK_NS:
-            m.block(feed)
+        end = feed.model.end
+        last = next((x for x in lasts if x >= end), lasts[-1])
+        border = last - (last - end + BLOCK_NS - 1) // BLOCK_NS * BLOCK_NS
+        if border == end or (before is not None and before[0] == last and before[1] != border):
+            m.block(feed, border)
+        before = last, border
     if feed.unix is None:
         raise RecordingError(f"{recording.name} holds no snapshot", "it was broken off in its first second")
     overhead = feed.model.overhead(len(WINDOWS) - 1)
