@@ -157,6 +157,26 @@ def test_an_answer_in_words(failing: object, capsys: pytest.CaptureFixture[str])
     assert said.err == "sgtop: no server on :1\n  why: nothing listens there\n  fix: sgtop list\n"
 
 
+@pytest.mark.parametrize(
+    ("argv", "mend", "said"),
+    [
+        (["-a", ":39001"], "sgtop toggle --list", "sgtop toggle --attach :39001 --list"),
+        (["-a", ":39001"], "`sgtop action pin 0-3,8`", "`sgtop action --attach :39001 pin 0-3,8`"),
+        (["-a", "pid:7 x"], "sgtop record -o x", "sgtop record --attach 'pid:7 x' -o x"),
+        (["-a", ":39001"], "sgtop record --attach :1 -o x", "sgtop record --attach :1 -o x"),
+        (["-a", ":39001"], "sgtop list", "sgtop list"),
+        (["-a", ":39001"], "pip install sgtop-agent", "pip install sgtop-agent"),
+        ([], "sgtop toggle --list", "sgtop toggle --list"),
+    ],
+)
+def test_advice_is_for_the_server_that_was_given(
+    argv: list[str], mend: str, said: str, failing: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing(UserError("no", "", mend))  # type: ignore[operator]
+    main(argv)
+    assert capsys.readouterr().err.endswith(f"  fix: {said}\n")
+
+
 def test_errors_of_the_layers_below_are_answers_too(failing: object, capsys: pytest.CaptureFixture[str]) -> None:
     from sgtop_probes.errors import AttachError
 

@@ -17,6 +17,8 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import re
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -42,6 +44,10 @@ COMMANDS: dict[str, str] = {
     "demo": "demo",
 }
 """Command → its module in this package, in the order of ``--help``. Without a command: ``live``."""
+
+
+ON_A_SERVER = frozenset({"record", "capture", "metrics", "toggle", "ab", "action"})
+"""Commands of which advice must name the same server."""
 
 
 class Command(Protocol):
@@ -99,8 +105,16 @@ def version() -> str:
         return "0.1.0 (not installed)"
 
 
-def explain(error: BaseException) -> int:
-    """Say on stderr what went wrong; the exit code.
+def _of_that_server(mend: str, attach: str | None) -> str:
+    """Advice with the server that was given: typed without it, it would ask which, or go to another."""
+    if not attach or not mend or "--attach" in mend:
+        return mend
+    command = rf"\bsgtop ({'|'.join(sorted(ON_A_SERVER))})\b"
+    return re.sub(command, lambda found: f"{found[0]} --attach {shlex.quote(attach)}", mend)
+
+
+def explain(error: BaseException, attach: str | None = None) -> int:
+    """Say on stderr what went wrong; the exit code. ``attach``: the server that was given.
 
     An exception with ``what`` is an answer in words; anything else is a mistake of sgtop's own. (Not named after a
     command: importing the command's module would put the module in its place here.)
@@ -108,7 +122,8 @@ def explain(error: BaseException) -> int:
     what = getattr(error, "what", None)
     if isinstance(what, str):
         streams.say(f"sgtop: {what}")
-        for head, text in (("why", getattr(error, "why", "")), ("fix", getattr(error, "mend", ""))):
+        mend = _of_that_server(getattr(error, "mend", ""), attach)
+        for head, text in (("why", getattr(error, "why", "")), ("fix", mend)):
             if text:
                 streams.say(f"  {head}: {text}")
         code = getattr(error, "exit_code", exit_codes.FAILED)
@@ -129,8 +144,14 @@ def explain(error: BaseException) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``sgtop`` with ``argv`` (default: the process's own); the exit code. Never a traceback."""
     streams.prepare()
+    args = argparse.Namespace(attach=None)
     try:
-        code = _run(argv)
+        parsed = _parse(argv)
+        if isinstance(parsed, int):
+            code = parsed
+        else:
+            args = parsed
+            code = load(args.command_module).run(args)
         sys.stdout.flush()  # what a full disk does not take is said here, not by Python at its end
         return code
     except KeyboardInterrupt:
@@ -144,10 +165,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         if streams.no_room(error):
             streams.drop(sys.stdout)
-        return explain(error)
+        return explain(error, args.attach)
 
 
-def _run(argv: Sequence[str] | None) -> int:
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace | int:
+    """What was asked for; an exit code where that is done already."""
     try:
         args = build_parser().parse_args(argv)
     except SystemExit as end:  # argparse ends the process after --help and after a wrong command line
@@ -155,7 +177,7 @@ def _run(argv: Sequence[str] | None) -> int:
     if args.version:
         print(f"sgtop {version()}")
         return exit_codes.OK
-    return load(args.command_module).run(args)
+    return args
 
 
 def script() -> NoReturn:
