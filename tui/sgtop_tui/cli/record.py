@@ -8,7 +8,6 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from ..recordings import file_size
 from . import exit_codes, options
 from .signals import Signals
 from .standing import Standing
@@ -122,6 +121,8 @@ class _Progress:
         self._shown = False
 
     def __call__(self, s: Snapshot, recorder: Recorder) -> None:
+        from ..recordings import file_size
+
         now = time.monotonic()
         if not self._on or now < self._next:
             return
