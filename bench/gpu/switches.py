@@ -26,7 +26,7 @@ PARTS = ("agent", "probes", "core", "tui")
 sys.path[:0] = [str(REPO), *(str(REPO / part) for part in PARTS)]
 
 from sgtop_core.session import Session, SessionOptions  # noqa: E402  (found through the path above)
-from sgtop_core.switches.ab import Logs  # noqa: E402
+from sgtop_core.switches.ab_run import Logs  # noqa: E402
 
 from tools.sglang_cpu.client import Client, HttpError  # noqa: E402
 from tools.sglang_gpu import server  # noqa: E402

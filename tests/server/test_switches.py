@@ -117,7 +117,7 @@ def test_client_is_killed_with_a_switch_flipped(any_server: CpuServer, config: C
 def toggling(server: CpuServer) -> subprocess.Popen[str]:
     """``sgtop toggle radix-cache off`` in the background, once it is off."""
     command = [*COMMAND, "toggle", RADIX, "off", "--yes", "--attach", f":{server.port}", "--json"]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=REPO)
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPO)
     assert child.stdout is not None
     for line in child.stdout:
         if json.loads(line)["event"] == "off":
@@ -300,6 +300,41 @@ def test_toggle_from_the_command_line(server: CpuServer) -> None:
         out, _ = child.communicate(timeout=20)
         assert child.returncode == 0
         assert json.loads(out.splitlines()[-1])["event"] == "on"
+
+
+def test_ab_leaves_what_another_sgtop_turned_off(server: CpuServer) -> None:
+    target = f":{server.port}"
+    with Background(server.client):
+        child = toggling(server)
+        done = sgtop("ab", "--switch", RADIX, "--rounds", "3", "--each", "1s", "--attach", target)
+        listed = json.loads(sgtop("toggle", "--list", "--json", "--attach", target).stdout)
+        child.send_signal(signal.SIGINT)
+        child.communicate(timeout=20)
+    assert done.returncode == 8, done
+    assert f"off already, by pid {child.pid} " in done.stderr
+    assert "nothing was changed" in done.stderr
+    assert {s["name"]: s["state"] for s in listed["groups"]["TP0"]["switches"]}[RADIX] == "off"
+    assert child.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("signals", "every"),
+    [
+        ((signal.SIGSTOP, signal.SIGCONT, signal.SIGINT), 7.0),
+        ((signal.SIGINT, signal.SIGTERM), 0.0),
+        ((signal.SIGINT,) * 6, 0.1),
+    ],
+)
+def test_signals_end_a_toggle_in_one_way(server: CpuServer, signals: tuple[int, ...], every: float) -> None:
+    with Background(server.client):
+        child = toggling(server)
+        for number in signals:
+            if child.poll() is None:
+                child.send_signal(number)
+            time.sleep(every)
+        out, said = child.communicate(timeout=30)
+    assert child.returncode == 0, said
+    assert json.loads(out.splitlines()[-1])["event"] == "on"
 
 
 @pytest.mark.parametrize(

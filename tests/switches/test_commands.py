@@ -256,9 +256,31 @@ def _once(op: str, what: Callable[[], Any]) -> Callable[[str], None]:
     return before
 
 
-def test_of_agents_that_do_not_answer_only_what_is_known_is_said(
+def test_a_client_that_was_stopped_for_longer_says_that_it_was_dropped(
     live: Live, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """It had read nothing for too long, so its connection was closed and its flip went back; then it connects anew."""
+
+    def drop() -> None:
+        live.stop()
+        live.server.missing.add("TP0")
+        later(0.4, again)
+
+    def again() -> None:
+        live.server.agents["TP0"].clients.append(live.server.peers["TP0"])
+        live.server.missing.clear()
+
+    later(0.6, drop)
+    assert off("--for", "30s") == exit_codes.OK
+    said = texts(capsys.readouterr().out)[-1]
+    assert said.startswith(f"{GRAPH} is on again: pid {os.getpid()} ")
+    assert said.endswith(" has gone")
+
+
+def test_of_agents_that_do_not_answer_only_what_is_known_is_said(
+    live: Live, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(toggle, "AGAIN_S", 0.3)
     looks: list[str] = []
 
     def before(op: str) -> None:

@@ -32,7 +32,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Compare and print."""
-    from sgtop_core.switches import ab
+    from sgtop_core.switches import ab, ab_run
 
     from . import UserError
 
@@ -47,18 +47,18 @@ def run(args: argparse.Namespace) -> int:
     signals.hold()
     session = open_session(args, signals)
     try:
-        result = ab.run(session, args.switch, args.rounds, args.each, _say, signals.sleep, lambda: signals.came)
-    except ab.AbError as e:
-        _say("")
+        result = ab_run.run(session, args.switch, args.rounds, args.each, _say, signals.sleep, lambda: signals.came)
+    except ab_run.AbError as e:
         if gone(session):
             raise server_gone() from None
         code = exit_codes.NOT_READY if e.busy else exit_codes.REFUSED
         raise UserError(str(e), e.left, e.mend, code) from None
-    except ab.StoppedError:
+    except ab_run.StoppedError:
         raise KeyboardInterrupt from None
     finally:
+        _say("")
         session.stop()
-    _say("")
+        signals.ignore()
     print(json.dumps(ab.as_json(result)) if args.json else ab.table(result))
     return exit_codes.OK
 

@@ -103,6 +103,7 @@ def run(args: argparse.Namespace) -> int:
             _hold(session, args.for_s, signals)
     finally:
         session.stop()
+        signals.ignore()
     return exit_codes.OK
 
 

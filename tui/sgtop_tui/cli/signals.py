@@ -43,6 +43,13 @@ class Signals:
             signal.signal(number, handler)
         self._old.clear()
 
+    def ignore(self) -> None:
+        """Everything is back: from now on a signal must not change how the process ends. A flag would not do, since
+        Python takes its own handlers off before it ends.
+        """
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+
     def _take(self, *_: Any) -> None:
         self.came = True
 

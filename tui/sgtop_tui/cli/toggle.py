@@ -20,6 +20,8 @@ ATTACH_S = 20.0
 APPLY_S = 30.0
 """How long a flip may be pending: an idle server makes no steps, so none takes effect."""
 BACK_S = 5.0
+AGAIN_S = 5.0
+"""How long what can be asked again is asked again."""
 TIME_OVER = "its time is over"
 """The agent's words for the usual end."""
 SWITCHES = ("cuda-graph-decode", "cuda-graph-prefill", "radix-cache")
@@ -73,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
         return _off(session, args, signals)
     finally:
         session.stop()
+        signals.ignore()
 
 
 def must_be_askable(args: argparse.Namespace, mend: str) -> None:
@@ -101,8 +104,10 @@ def confirm(args: argparse.Namespace, signals: Signals) -> None:
         return
     signals.release()  # reading goes on after a signal that raises nothing
     print("Do it? [y/N] ", end="", file=sys.stderr, flush=True)
-    said = sys.stdin.readline().strip().lower()
-    signals.hold()
+    try:
+        said = sys.stdin.readline().strip().lower()
+    finally:
+        signals.hold()
     if said not in ("y", "yes"):
         raise UserError("not confirmed", "nothing was changed", "", exit_codes.REFUSED)
 
@@ -274,20 +279,23 @@ def _unanswered(switch: str, error: str, own: OwnFlip | None) -> Exception:
 
 
 def _ask_again(session: Session, op: str, args: Mapping[str, Any], own: OwnFlip) -> Any:
-    """Of an operation that may be done twice. A process that was stopped (SIGSTOP, a laptop's lid) finds its time to
-    wait for an answer over when it goes on: the second time tells that from a server that does not answer.
+    """Of an operation that may be done again. A process that was stopped (SIGSTOP, a laptop's lid) finds its time to
+    wait for an answer over when it goes on, or its connection closed for reading nothing, and another on its way.
 
     Raises:
         UserError: no answer, or the server has gone.
     """
-    reply: Mapping[str, Any] = {}
-    for _ in range(2):
+    end = None
+    while True:
         reply = session.command(None, op, args)
         if reply.get("ok"):
             return reply.get("result")
         if gone(session):
             raise server_gone()
-    raise _unanswered(own.switch, str(reply.get("error")), own)
+        end = end or time.monotonic() + AGAIN_S
+        if time.monotonic() > end:
+            raise _unanswered(own.switch, str(reply.get("error")), own)
+        time.sleep(0.05)
 
 
 def _watch(session: Session, args: argparse.Namespace, own: OwnFlip, signals: Signals) -> bool:
