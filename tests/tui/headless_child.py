@@ -5,6 +5,7 @@ On stderr it says "ready" when the session has begun and "stopping" when it ends
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable
@@ -48,7 +49,8 @@ class Simulated:
 
     def stop(self) -> None:
         """Long enough for a second signal."""
-        print("stopping", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):
+            print("stopping", file=sys.stderr, flush=True)
         time.sleep(self.ends_in_s)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -63,6 +64,28 @@ def test_a_signal_ends_it_as_ctrl_c_does_and_a_second_changes_nothing(
             assert r.seconds > 1
     if argv is LINES:
         assert all(json.loads(line) for line in out.splitlines())
+
+
+def test_a_terminal_that_closes_ends_the_file_whole(tmp_path: Path) -> None:
+    path = tmp_path / "x.sgtop"
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "tests.tui.headless_child", "live", "record", "-o", str(path)]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs, text=True
+    ) as child:
+        try:
+            os.close(theirs)
+            said = b""
+            while b"recording " not in said:
+                said += os.read(ours, 4096)
+            os.close(ours)  # each word to it fails from now on
+            child.send_signal(signal.SIGHUP)
+            out, _ = child.communicate(timeout=30)
+        finally:
+            child.kill()
+    assert (child.returncode, out) == (exit_codes.OK, f"{path}\n")
+    with Recording(path) as r:
+        assert r.complete
 
 
 def _wait_for(child: subprocess.Popen[str], word: str) -> None:

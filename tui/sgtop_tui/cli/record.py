@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from . import exit_codes, options
+from . import exit_codes, options, streams
 from .signals import Signals
 from .standing import Standing
 
@@ -74,6 +73,8 @@ def _file(session: Session, recorder: Recorder, args: argparse.Namespace, signal
     begin = time.monotonic()
     while not problems and not signals.came and (args.for_s is None or time.monotonic() - begin < args.for_s):
         signals.sleep(0.25)
+        if signals.came:
+            break
         standing(session.snapshot())
         say(session.snapshot(), recorder)
     session.stop()
@@ -132,12 +133,17 @@ class _Progress:
         seconds, held = (r.seconds, r.bytes) if r.path else (r.ring_seconds, r.ring_bytes)
         what = "recording" if r.path else "in memory"
         line = f"{what} {seconds:.0f} s, {file_size(held)}, {steps:.0f} steps/s, {s.attach.state}; Ctrl-C ends it"
-        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
         self._shown = True
+        self._write(line)
 
     def end(self) -> None:
         """Leave the line."""
         if self._shown:
             self._shown = False
-            with contextlib.suppress(OSError):  # SIGHUP: the terminal is gone
-                print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            self._write("")
+
+    def _write(self, line: str) -> None:
+        try:
+            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+        except OSError:  # the terminal is gone, and SIGHUP is on its way
+            streams.drop(sys.stderr)
