@@ -369,6 +369,18 @@ def test_an_idle_server_is_not_compared(server: CpuServer) -> None:
     assert "makes no steps" in done.stderr
 
 
+def test_a_flip_on_an_idle_server_is_not_made_and_why(server: CpuServer) -> None:
+    done = sgtop("toggle", RADIX, "off", "--yes", "--for", "2s", "--attach", f":{server.port}")
+    assert done.returncode == 6, done
+    assert "the server made no steps in that time" in done.stderr
+
+
+def test_a_pin_says_which_cpus_it_became(server: CpuServer) -> None:
+    done = sgtop("action", "pin", "0-4000", "--for", "1s", "--attach", f":{server.port}")
+    assert done.returncode == 0, done
+    assert "-4000: the server's process may not use them" in done.stdout
+
+
 def test_ab_finds_what_forced_misses_do(server: CpuServer) -> None:
     stop = threading.Event()
     system = ids(200, 3)
