@@ -1,6 +1,6 @@
 """A headless command over a session that is simulated: ``python -m tests.tui.headless_child STATE ARGS…``.
 
-On stderr it says "ready" when the session has begun and "stopping" when it ends, which takes it half a second.
+On stderr it says "ready" after a few looks and "stopping" when it ends, which takes it half a second.
 """
 
 from __future__ import annotations
@@ -28,18 +28,22 @@ class Simulated:
     def __init__(self, target: str | None, options: object) -> None:
         self.taps: list[Callable[..., None]] = []
         self._live = Live("decode-bound")
+        self._looks = 0
 
     def start(self) -> None:
-        """Some seconds at once."""
+        """Half a second at once."""
         for tap in self.taps:
             for e in self._live.entries:
                 tap(*e)
         self._live.taps += self.taps
-        self._live.run(2.0)
-        print("ready", file=sys.stderr, flush=True)
+        self._live.run(0.5)
 
     def snapshot(self) -> Snapshot:
-        """The last, anew."""
+        """Each look is a quarter of a second later."""
+        self._looks += 1
+        self._live.run(0.25)
+        if self._looks == 6:
+            print("ready", file=sys.stderr, flush=True)
         shot = self._live.snapshots[-1]
         return replace(shot, attach=replace(shot.attach, state=self.state, message="words"))
 

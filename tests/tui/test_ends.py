@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import sgtop_core.session
 from sgtop_core.recording.reader import Recording
-from sgtop_tui.cli import exit_codes, main
+from sgtop_tui.cli import UserError, exit_codes, main
 
 from tests.tui.headless_child import Simulated
 
@@ -114,3 +114,20 @@ def test_the_code_says_how_the_server_stood_in_the_end(
     monkeypatch.setattr(Simulated, "state", state)
     monkeypatch.chdir(tmp_path)
     assert main([*argv, "--for", "300ms"]) == code
+
+
+def test_without_a_server_no_file_is_made_and_none_is_written_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody(self: Simulated) -> None:
+        raise UserError("no server", "", "", exit_codes.NO_SERVER)
+
+    monkeypatch.setattr(sgtop_core.session, "Session", Simulated)
+    monkeypatch.setattr(Simulated, "start", nobody)
+    monkeypatch.chdir(tmp_path)
+    assert main(RECORD) == exit_codes.NO_SERVER
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "x.sgtop").write_text("precious")
+    assert main([*RECORD, "-f"]) == exit_codes.NO_SERVER
+    assert main(RECORD) == exit_codes.FAILED
+    assert (tmp_path / "x.sgtop").read_text() == "precious"

@@ -16,7 +16,7 @@ from sgtop_core.model.snapshot import Snapshot
 
 from .errors import RecordingError
 from .recorder import Recorder
-from .writer import refuse_folder
+from .writer import refuse_existing
 
 RING_S = 300.0
 """Seconds of the past that are kept in memory; about 1 to 25 MB, by ranks and steps a second."""
@@ -99,13 +99,13 @@ class OnAlert:
         return self._recorder.save(self._folder / file_name(s, s.time, self._name))
 
 
-def can_record_to(path: str | os.PathLike[str]) -> None:
+def can_record_to(path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
     """Say early what would fail late.
 
     Raises:
-        RecordingError: it is a folder; or its own cannot be written in.
+        RecordingError: it is a folder, or there already; or its own folder cannot be written in.
     """
-    refuse_folder(Path(path))
+    refuse_existing(Path(path), overwrite)
     can_record_into(Path(path).parent)
 
 

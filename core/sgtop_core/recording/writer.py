@@ -10,14 +10,16 @@ from . import container
 from .errors import RecordingError
 
 
-def refuse_folder(path: Path) -> None:
-    """Neither -f nor a new name would help.
+def refuse_existing(path: Path, overwrite: bool) -> None:
+    """What must not be written over.
 
     Raises:
-        RecordingError: ``path`` is a folder.
+        RecordingError: ``path`` is a folder, or a file and not to be written over.
     """
     if os.path.isdir(path):
         raise RecordingError(f"{path} is a folder", "a recording is one file", f"-o {path / 'NAME.sgtop'}")
+    if os.path.lexists(path) and not overwrite:
+        raise RecordingError(f"{path} is there already", "a recording is never written over", "-f, or another -o")
 
 
 class FileWriter:
@@ -39,10 +41,8 @@ class FileWriter:
         try:
             self._file = open(self.path, "wb" if overwrite else "xb", buffering=0)  # noqa: SIM115
         except (FileExistsError, IsADirectoryError):
-            refuse_folder(self.path)
-            raise RecordingError(
-                f"{self.path} is there already", "a recording is never written over", "-f, or another -o"
-            )
+            refuse_existing(self.path, overwrite)
+            raise
         except OSError as e:
             raise RecordingError(f"{self.path} cannot be written", e.strerror or str(e)) from e
         self._append(container.head() + container.pack_meta(meta))

@@ -45,15 +45,15 @@ def run(args: argparse.Namespace) -> int:
     from sgtop_core.session import Session, SessionOptions
 
     if args.output:
-        can_record_into(args.output) if args.on_alert else can_record_to(args.output)
+        can_record_into(args.output) if args.on_alert else can_record_to(args.output, overwrite=args.force)
     session = Session(args.attach, SessionOptions(readonly=args.readonly))
     problems: list[str] = []
     recorder = attach(session, ring_s=args.ring if args.on_alert else 0.0, on_line=problems.append)
     with Signals() as signals:  # until the file is closed: a second one must not break it
         try:
-            if not args.on_alert and args.output:
-                recorder.start(args.output, overwrite=args.force)
             session.start()
+            if not args.on_alert and args.output:  # not before: without a server it would leave an empty file, or with
+                recorder.start(args.output, overwrite=args.force)  # -f none of what was there
             if args.on_alert:
                 return _on_alert(session, recorder, args, signals)
             return _file(session, recorder, args, signals, problems)
