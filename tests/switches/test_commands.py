@@ -319,6 +319,22 @@ def test_a_server_that_is_killed_has_gone_and_no_more_is_made_of_it(
     live.killed = False
 
 
+@pytest.mark.parametrize("answered", [True, False])
+def test_what_is_kept_has_no_timer_and_what_could_not_be_kept_says_so(
+    answered: bool, live: Live, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not answered:
+        live.unanswered.append("switch.keep")
+    later(1.0, lambda: signalled(signal.SIGINT))
+    assert off("--keep", "--for", "400ms") == exit_codes.OK
+    out = capsys.readouterr().out
+    assert events(out) == (["plan", "off", "on"] if answered else ["plan", "timed", "off", "on"])
+    if answered:
+        assert ("toggle.back", {"switch": GRAPH, "mine": True}) in live.asked
+    else:
+        assert "not kept: TP0 did not answer within 5 s; it goes back after 0.4 s" in texts(out)
+
+
 # --- signals ----------------------------------------------------------------------------------------------------------
 
 

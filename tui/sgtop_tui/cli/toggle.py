@@ -243,7 +243,9 @@ def _off(session: Session, args: argparse.Namespace, signals: Signals) -> int:
     confirm(args, signals)
     own = _flip(session, args)
     if args.keep:
-        session.command(None, "toggle.keep", {"switch": args.switch})  # if it went back already, the watch says why
+        kept = session.command(None, "toggle.keep", {"switch": args.switch})
+        if not kept.get("ok"):  # if it went back already, the watch says why
+            _say(args, "timed", f"not kept: {kept.get('error')}; it goes back after {args.for_s:g} s")
     told = _watch(session, args, own, signals)
     return _see_back(session, args, own, signals, told)
 
