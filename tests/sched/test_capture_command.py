@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -101,6 +104,30 @@ def test_a_perf_without_permission_says_what_grants_it(
     err = capsys.readouterr().err
     assert "Permission denied" in err
     assert "perf_event_paranoid" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_perf_and_leaves_no_half_a_capture(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, ended = tmp_path / "begun", tmp_path / "ended"
+    _perf(tmp_path, f"trap 'echo > {ended}; exit 0' INT; echo > {begun}; sleep 30 & wait", monkeypatch)
+
+    def signals() -> None:
+        while not begun.exists():
+            time.sleep(0.01)
+        for each in (number, signal.SIGTERM, signal.SIGHUP):
+            os.kill(os.getpid(), each)
+            time.sleep(0.01)
+
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=signals)
+    thread.start()
+    assert main(["capture", "--perf-sched", "20s", "-o", "here"]) == exit_codes.INTERRUPTED
+    thread.join()
+    assert ended.exists(), "perf was asked to end"
+    assert not os.path.exists("here")
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_it_waits_for_the_ranks_but_not_for_ever() -> None:

@@ -113,6 +113,8 @@ def record(path: str, seconds: float, *, perf_binary: str | None = None) -> Reco
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
+        if child.stdout is not None:
+            child.stdout.close()
         raise
     ended = time.monotonic_ns()
     size = os.path.getsize(path) if os.path.exists(path) else 0

@@ -9,7 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from . import UserError, exit_codes, options
+from . import UserError, exit_codes, options, signals
 
 if TYPE_CHECKING:
     from sgtop_core.model.snapshot import Snapshot
@@ -41,6 +41,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Record both, then print the folder."""
+    with signals.as_interrupt():
+        return _capture(args)
+
+
+def _capture(args: argparse.Namespace) -> int:
     from sgtop_probes.sched import capture
 
     try:

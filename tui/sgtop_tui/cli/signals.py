@@ -1,12 +1,34 @@
-"""Signals as a flag, for commands that must take something back before they end."""
+"""Signals as a flag, for commands that must take something back before they end; or as Ctrl-C, for the others."""
 
 from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 SLICE_S = 0.05
+
+
+@contextmanager
+def as_interrupt() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the block as Ctrl-C does, with KeyboardInterrupt; whatever comes after the first does
+    not disturb the tidying up.
+    """
+    numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
+
+    def end(*_: Any) -> None:
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    old = {number: signal.signal(number, end) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
 
 
 class Signals:
