@@ -31,7 +31,8 @@ class _GcStops:
             share_long = long.total_ms / 1e3 / r.long_s if r.long_s > 0 else 0.0
             gap = r.short.gaps.causes_ms.get("gc", 0.0) if r.short.gaps else 0.0
             evidence = (
-                f"{whole(long.count)} collections in {span(r.long_s)} (oldest generation {oldest}), "
+                f"{whole(long.count)} collection{'' if long.count == 1 else 's'} in {span(r.long_s)} "
+                f"(oldest generation {oldest}), "
                 f"longest {ms(long.max_ms)}, {percent(share_long)} of the time; {ms(gap)} of gaps in {span(r.short_s)}"
             )
             title = f"garbage collection stops the scheduler for up to {ms(long.max_ms)}"
