@@ -301,7 +301,7 @@ class Fleet:
             np.maximum(counted - np.maximum(b["decode_tokens"], 0), 0),
             np.maximum(b["cached"], 0),
             graph == 1,
-            graph == 0,
+            (graph == 0) & ~self._said.graphless[rank, 0, mode],
         )
         measured = b["hook_ns"] >= 0
         hook = b["hook_ns"][measured]
@@ -324,10 +324,11 @@ class Fleet:
         rank, mode, graph = b.rank, mode_numbers(b["mode"]), b["graph"]
         draft = b["runner"] == 1
         key = mode + MODES * draft
+        eager = (graph == 0) & ~self._said.graphless[rank, draft.astype(np.int64), mode]
         t0, t1, g0, g1, g2 = (b[c] for c in ("t0", "t1", "gpu0", "gpu1", "gpu2"))
         self._hist("host", rank, key, t1 - t0)
         self._waits.forward(rank, b["ct"], t0)
-        self._blocks.add(_FORWARD_SUMS, rank, key, np.maximum(b["tokens"], 0), graph == 1, graph == 0)
+        self._blocks.add(_FORWARD_SUMS, rank, key, np.maximum(b["tokens"], 0), graph == 1, eager)
         gpu = (g0 >= 0) & (g1 >= g0)
         if gpu.any():
             self._hist("gpu", rank[gpu], key[gpu], (g1 - g0)[gpu])

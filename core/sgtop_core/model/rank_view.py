@@ -8,7 +8,6 @@ from typing import Any
 from sgtop_core.model.bins import COARSE_EDGES_NS, coarse, quantiles
 from sgtop_core.model.hist_bank import Summary
 from sgtop_core.model.rank import BUSY, RankState
-from sgtop_core.model.said import GRAPHED
 from sgtop_core.model.snapshot import GC, Forward, Histogram, Mode, Quantiles, Queue, Rank, StepGaps
 from sgtop_core.model.steps import MODES
 from sgtop_core.model.windows import WINDOWS
@@ -76,11 +75,6 @@ class RankView:
         a, b = self.sums.get((yes, key), 0), self.sums.get((no, key), 0)
         return a / (a + b) if a + b else None
 
-    def _graph_share(self, yes: str, no: str, key: int) -> float | None:
-        """None where the server has captured no graph for it: nothing runs eager that could not do otherwise."""
-        which = "draft" if key >= MODES else GRAPHED.get(self.s.mode_name(key), "prefill")
-        return None if self.s.graph.get(which) is False else self._share(yes, no, key)
-
     def modes(self) -> dict[str, Mode]:
         """Steps by mode, those with a step in the window."""
         return {self.s.mode_name(n): self._mode(n, bs) for (_, n), bs in self.batches.items()}
@@ -98,7 +92,7 @@ class RankView:
             batch_max=bs.max,
             step_ms=self._ms("step", n) or Quantiles(0, None, None, None),
             gpu_ms=self._ms("step_gpu", n),
-            graph_share=self._graph_share("graph", "eager", n),
+            graph_share=self._share("graph", "eager", n),
             cached_tokens_per_s=cached / self.covered_s if prompts and self.covered_s > 0 else None,
             hit_ratio=cached / (cached + prefill) if prompts else None,
             series=tuple(None if v is None else v / 1e6 for v in series),
@@ -132,7 +126,7 @@ class RankView:
                         count=host.count,
                         host_ms=host,
                         gpu_ms=self._ms("gpu", key),
-                        graph_share=self._graph_share("f_graph", "f_eager", key),
+                        graph_share=self._share("f_graph", "f_eager", key),
                         tokens_per_s=self.sums.get(("f_tokens", key), 0) / self.covered_s if self.covered_s else None,
                     )
                 )

@@ -33,6 +33,8 @@ class Said:
         """Kind of cell by whether eager, and mode."""
         self.busy_row = np.zeros((MAX_RANKS, MODES), np.int64)
         """Row of the bank of stages for the time in forwards of a mode."""
+        self.graphless = np.zeros((MAX_RANKS, 2, MODES), np.bool_)
+        """By whether of a draft model, and mode: no graph was captured, so nothing of it runs eager instead."""
         self.on_gpu = np.zeros(MAX_RANKS, np.bool_)
         """Its forwards are timed on the GPU."""
         self.no_forwards = np.zeros(MAX_RANKS, np.bool_)
@@ -48,10 +50,12 @@ class Said:
             self.stage_cell[i, k] = self._strip.code("paused" if name == "paused" else "idle")
         self.stages[i] = len(about.stages)
         self.busy_row[i] = self._stage_ns.row(i, f"{BUSY}{MODES - 1}")  # modes that the hello does not name
+        self.graphless[i, 1] = about.graph.get("draft") is False
         for number in (*about.mode_names, MODES - 1):
             if 0 <= number < MODES:
                 name = state.mode_name(number)
                 eager = bool(about.graph.get(GRAPHED.get(name, "")))
+                self.graphless[i, 0, number] = about.graph.get(GRAPHED.get(name, "prefill")) is False
                 self.busy_row[i, number] = self._stage_ns.row(i, f"{BUSY}{number}")
                 self.cells[i, :, number] = self._strip.code(name), self._strip.code(name, eager)
         self.on_gpu[i] = state.label == "gpu"
@@ -60,3 +64,4 @@ class Said:
     def clear(self, i: int) -> None:
         """Make number ``i`` free of whoever had it."""
         self.cells[i] = self.stage_cell[i] = 0
+        self.graphless[i] = False
