@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from .wire import WHO_LENGTH
+
 if TYPE_CHECKING:
     from .clients import Client
 
@@ -25,6 +27,11 @@ class Call:
     def __init__(self, client: Client, call_id: Any, op: str, args: dict[str, Any]) -> None:
         self.client, self.id, self.op, self.args = client, call_id, op, args
         self.answered = False
+
+    @property
+    def who(self) -> str:
+        """Who asks, as the client says it; who may connect at all was settled before."""
+        return str(self.args.get("who") or self.client.label)[:WHO_LENGTH]
 
     def done(self, result: dict[str, Any] | None = None, fds: Sequence[int] = ()) -> None:
         """Answer with a result; ``fds`` travel with the frame (SCM_RIGHTS) and stay open here."""

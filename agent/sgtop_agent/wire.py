@@ -95,6 +95,9 @@ def _pack(v: Any, out: bytearray) -> None:
 
 _MAX_DEPTH = 32
 
+WHO_LENGTH = 120
+"""What an agent keeps of a command's ``who``; a client knows its own flips by it."""
+
 
 class _Unpacker:
     __slots__ = ("b", "i")

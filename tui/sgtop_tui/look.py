@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from sgtop_core.model.snapshot import Alert, Mode, Rank, Snapshot
@@ -269,10 +269,6 @@ class Look:
         if not self.snap.ranks:
             return "no rank of this server is on this host"
         return None
-
-    def with_choices(self, choices: Choices) -> Look:
-        """The same snapshot under other choices."""
-        return replace(self, choices=choices)
 
 
 def step_p(rank: Rank, quantile: str) -> float | None:

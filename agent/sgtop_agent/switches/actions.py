@@ -65,7 +65,7 @@ class Actions:
         self._agent.note("info", text)
 
     def _take(self, call: Call, what: str) -> str:
-        who = str(call.args.get("who") or call.client.label)[:120]
+        who = call.who
         other = self._owner.get(what)
         if other is not None and other[0] != id(call.client):
             raise OpError(f"the {what} was changed by {other[1]}")

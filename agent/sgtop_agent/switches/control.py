@@ -192,7 +192,7 @@ class SwitchControl:
         self._check(name, on)
         rank = self._rank
         if on:
-            return self._go_back(name, f"asked by {self._who(call)}")
+            return self._go_back(name, f"asked by {call.who}")
         if rank is None or not rank.leader or rank.page.closed:
             raise OpError("switch.open comes first, at the rank that leads the group")
         if name in self._flips:
@@ -206,7 +206,7 @@ class SwitchControl:
         if not isinstance(for_s, (int, float)) or isinstance(for_s, bool) or not 0 < for_s <= LONGEST_S:
             raise OpError(f"for_s is a number of seconds, at most {LONGEST_S:.0f}")
         now = mono()
-        flip = Flip(name, id(call.client), self._who(call), now, now + int(for_s * 1e9), self._retracted())
+        flip = Flip(name, id(call.client), call.who, now, now + int(for_s * 1e9), self._retracted())
         self._flips[name] = flip
         self._whys.pop(name, None)
         self._want()
@@ -242,14 +242,8 @@ class SwitchControl:
         flips = [f for f in self._flips.values() if name is None or f.name == name]
         back = [f.name for f in flips if not only_mine or f.owner == id(call.client)]
         for each in back:
-            self._go_back(each, f"asked by {self._who(call)}")
+            self._go_back(each, f"asked by {call.who}")
         return {"back": back}
-
-    @staticmethod
-    def _who(call: Call) -> str:
-        """As the client says it; who may connect at all was settled before."""
-        who = call.args.get("who")
-        return str(who)[:120] if who else call.client.label
 
     # --- flips -----------------------------------------------------------------------------------
 

@@ -13,7 +13,6 @@ from sgtop_probes.sched.types import (
     UNKNOWN,
     WAKEUP_WAIT,
     SchedBatch,
-    ThreadCounters,
 )
 
 from sgtop_core.contention.throttle import Counters, Wait, share_out, wait_of
@@ -79,7 +78,6 @@ class RankCpu:
         self._open_parts: list[tuple[int, int, int, str]] = []
         self._migrations: int | None = None
         self._involuntary: int | None = None
-        self._seen: ThreadCounters | None = None
         self._ticks: dict[int, Sums] = {}
         self._out: dict[str, list[tuple[I64, I64]]] = {}
         self._mark = 0
@@ -216,7 +214,6 @@ class RankCpu:
         for c in batch.threads:
             if c.tid != self.tid:
                 continue
-            self._seen = c
             sums = self._at(c.time)
             if self.level == "D" and c.involuntary is not None:
                 sums.preemptions += _grown(self._involuntary, c.involuntary)
@@ -279,11 +276,6 @@ class RankCpu:
 
     def _kind(self, who: Who) -> str:
         return self.kind_of(who[0])
-
-    @property
-    def cpu_now(self) -> int | None:
-        """CPU that the thread ran on at the latest reading."""
-        return self._seen.cpu if self._seen is not None else None
 
     @property
     def quota(self) -> Counters:

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sgtop_core.switches.control import NAMES, who
+from sgtop_agent.wire import WHO_LENGTH
 
-WHO_LENGTH = 120
-"""What an agent keeps of who asked."""
+from sgtop_core.switches.control import NAMES, who
 
 
 @dataclass(frozen=True, slots=True)
