@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sgtop_core.model.snapshot import Attach, Cell, Histogram, Mode, Quantiles, Rank, Snapshot
 from sgtop_tui import board, fmt
@@ -60,7 +60,8 @@ def test_one_is_not_many(value: float | None, words: tuple[str, ...], want: str)
         (0.049, 0.0491, "49/49 µs"), (0.17, 0.218, "170/218 µs"), (0.05, 0.841, "50/841 µs"),
         (0.05, 1.2, "0.05/1.2 ms"),
         (24.0, 61.0, "24.0/61 ms"), (30.0, 1400.0, "0.03/1.4 s"), (None, 0.049, "–/49 µs"), (0.049, None, "49 µs/–"),
-        (None, None, "–/–"), (500.0, 240e3, "500 ms/4 min"), (0.5, 0.9996, "0.50/1.0 ms"),
+        (None, None, "–/–"), (0.0012, 0.0149, "1.2/15 µs"), (0.0, 0.0, "0/0 µs"),
+        (500.0, 240e3, "500 ms/4 min"), (0.5, 0.9996, "0.50/1.0 ms"),
     ],
 )  # fmt: skip
 def test_two_times_have_one_unit(low: float | None, high: float | None, want: str) -> None:
@@ -68,6 +69,7 @@ def test_two_times_have_one_unit(low: float | None, high: float | None, want: st
 
 
 @given(st.floats(1e-3, 119e3), st.floats(1, 1e4))
+@example(0.001, 1.5)
 def test_the_unit_of_a_pair_holds_for_both(low: float, ratio: float) -> None:
     high = min(low * ratio, 119e3)
     text, unit = fmt.ms_pair(low, high).split(" ")

@@ -65,7 +65,8 @@ def ms_pair(low: float | None, high: float | None) -> str:
         return f"{ms_bare(low / 1e3)}/{seconds(high / 1e3)}"
     if largest >= 0.9995:
         return f"{ms_bare(low)}/{high:.1f} ms" if abs(high) < 9.95 else f"{ms_bare(low)}/{high:.0f} ms"
-    return f"{low * 1e3:.0f}/{high * 1e3:.0f} µs"
+    # of a few microseconds a rounded one would be half as much again
+    return "/".join(f"{us:.1f}" if abs(us) < 9.95 and us else f"{us:.0f}" for us in (low * 1e3, high * 1e3)) + " µs"
 
 
 def seconds(value: float | None) -> str:
